@@ -137,27 +137,6 @@ _BESIDE_VCPUS = 1
 _MOST_OTHERS = 2
 
 
-def other_load(proc: Path, *, cores: int, vcpus: int, machines: int) -> str | None:
-    """Return why no machine should start while `machines` with `vcpus` in total run, or None.
-
-    If the kernel has no pressure stall information, a machine may always start.
-    """
-    memory = _pressure_field(proc / "pressure/memory", "full")
-    if memory > _MOST_MEMORY:
-        return f"memory is short for {memory:.0f} % of the time (/proc/pressure/memory)"
-    io = _pressure_field(proc / "pressure/io", "full")
-    if io > _MOST_IO:
-        return f"all work waits for the disk for {io:.0f} % of the time (/proc/pressure/io)"
-    cpu = _pressure_field(proc / "pressure/cpu", "some")
-    others = _load(proc) - vcpus - machines * _BESIDE_VCPUS
-    if _is_crowded(cpu, others, cores):
-        return (
-            f"about {others:.0f} other tasks share its {cores} processors, and tasks wait for a processor "
-            f"for {cpu:.0f} % of the time (/proc/pressure/cpu)"
-        )
-    return None
-
-
 def _is_crowded(cpu: float, others: float, cores: int) -> bool:
     return cpu > _MOST_CPU and others > _MOST_OTHERS * cores
 
@@ -174,20 +153,20 @@ def _pressure_field(path: Path, kind: str, field: str = "avg10") -> float:
     return 0.0
 
 
-def _load(proc: Path) -> float:
-    """Return the load average of the last minute."""
+#: Fields of '/proc/loadavg': the load average of the last minute, and the number of tasks that run or
+#: are ready to run now.
+_LOAD, _RUNNING = 0, 3
+
+
+def _loadavg(proc: Path, field: int) -> float:
     try:
-        return float((proc / "loadavg").read_text().split()[0])
+        return float((proc / "loadavg").read_text().split()[field].partition("/")[0])
     except (OSError, ValueError, IndexError):
         return 0.0
 
 
-def _running(proc: Path) -> float:
-    """Return the number of tasks that run or are ready to run now."""
-    try:
-        return float((proc / "loadavg").read_text().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return 0.0
+def _tasks_of(held: Sequence[Entry]) -> int:
+    return sum(entry.demand.cpus + _BESIDE_VCPUS for entry in held)
 
 
 _PROC = Path("/proc")
@@ -325,15 +304,14 @@ class Broker:
         since this broker was made replaces a lower ten-second pressure.
         """
         held = [entry for entry in self.entries() if entry.is_granted]
-        tasks = max(_load(self._proc), _running(self._proc))
-        others = tasks - sum(entry.demand.cpus + _BESIDE_VCPUS for entry in held)
+        tasks = max(_loadavg(self._proc, _LOAD), _loadavg(self._proc, _RUNNING))
         began_s, wait_s = self._began
         elapsed_s = self._clock.monotonic() - began_s
         pressure = _pressure_field(self._proc / "pressure/cpu", "some")
         if 0 < elapsed_s < _PRESSURE_S:
             pressure = max(pressure, 100 * (self._cpu_wait_s() - wait_s) / elapsed_s)
         cores = self.capacity.cores
-        return tasks / cores if _is_crowded(pressure, others, cores) else 1.0
+        return tasks / cores if _is_crowded(pressure, tasks - _tasks_of(held), cores) else 1.0
 
     def _cpu_wait_s(self) -> float:
         return _pressure_field(self._proc / "pressure/cpu", "some", "total") / 1e6
@@ -426,12 +404,25 @@ class Broker:
         return dataclasses.replace(mine, is_granted=True, ports=ports)
 
     def _other_load(self, held: Sequence[Entry]) -> str | None:
-        return other_load(
-            self._proc,
-            cores=self.capacity.cores,
-            vcpus=sum(entry.demand.cpus for entry in held),
-            machines=len(held),
-        )
+        """Return why no machine should start while the machines of `held` run, or None.
+
+        If the kernel has no pressure stall information, a machine may always start.
+        """
+        memory = _pressure_field(self._proc / "pressure/memory", "full")
+        if memory > _MOST_MEMORY:
+            return f"memory is short for {memory:.0f} % of the time (/proc/pressure/memory)"
+        io = _pressure_field(self._proc / "pressure/io", "full")
+        if io > _MOST_IO:
+            return f"all work waits for the disk for {io:.0f} % of the time (/proc/pressure/io)"
+        cpu = _pressure_field(self._proc / "pressure/cpu", "some")
+        others = _loadavg(self._proc, _LOAD) - _tasks_of(held)
+        cores = self.capacity.cores
+        if _is_crowded(cpu, others, cores):
+            return (
+                f"about {others:.0f} other tasks share its {cores} processors, and tasks wait for a processor "
+                f"for {cpu:.0f} % of the time (/proc/pressure/cpu)"
+            )
+        return None
 
     def _untouched_mib(self, held: Sequence[Entry]) -> int:
         return sum(

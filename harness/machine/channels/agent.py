@@ -5,7 +5,6 @@ The module is long because each kind of request is one method of the same client
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import shlex
@@ -18,7 +17,7 @@ from typing_extensions import override
 from harness.agent import frames
 from harness.errors import HarnessError
 from harness.limits import COMMAND_OUTPUT, GUEST_FILE
-from harness.machine.channels.agent_link import AgentLink
+from harness.machine.channels.agent_link import AgentLink, message
 from harness.machine.guest_time import GUEST_LIMIT_TIMES
 from harness.provisioning.command import CommandResult, require_argv
 from harness.provisioning.wait import Deadline
@@ -35,7 +34,6 @@ _GRACE_S = 25.0
 _BARRIER_S = 30.0
 #: Stdin and file content up to this size are sent within the request.
 _INLINE_BYTES = 32 << 10
-_CREDIT_STEP = 256 << 10
 #: The exit code of a command that was ended at its time limit.
 _TIME_LIMIT = 124
 _ENTROPY_BYTES = 64
@@ -124,16 +122,15 @@ class Agent:
     def ping(self, deadline: Deadline) -> float:
         """Return the duration of one round trip in seconds."""
         started = time.monotonic()
-        render = functools.partial(frames.encode, frames.PING)
-        with self._link.call("a ping", render, deadline) as call:
+        with self._link.call("a ping", message(frames.PING), deadline) as call:
             self._link.answer(call, deadline)
         return time.monotonic() - started
 
     def remember(self, nonce: str, deadline: Deadline) -> None:
         """Store a nonce in the memory of the agent, so that a checkpoint contains the nonce."""
-        self._link.ask(
-            "the request to remember a nonce", frames.REMEMBER, {"nonce": nonce}, deadline
-        )
+        render = message(frames.REMEMBER, frames.to_json({"nonce": nonce}))
+        with self._link.call("the request to remember a nonce", render, deadline) as call:
+            self._link.answer(call, deadline)
 
     def settle(
         self,
@@ -273,11 +270,8 @@ class Agent:
         deadline = Deadline.after(limit_s + _GRACE_S)
         callbacks = {frames.STDOUT: on_stdout, frames.STDERR: on_stderr}
         what = f"the command {shlex.join(argv)!r}"
-        with self._link.call(
-            what, functools.partial(_render_message, frames.RUN, body), deadline
-        ) as call:
+        with self._link.call(what, message(frames.RUN, body), deadline) as call:
             feed = None if is_inline or stdin is None else _WindowedWriter(self._link, call, stdin)
-            consumed, has_given_credit = 0, False
             while True:
                 if ends is not None and not call.wait(ends):
                     raise _CommandLimitError
@@ -285,15 +279,12 @@ class Agent:
                 callback = callbacks.get(kind)
                 if callback is not None:
                     callback(payload)
-                    consumed += len(payload)
-                    if consumed >= _CREDIT_STEP and not call.has_ended:
-                        self._link.send(frames.CREDIT, call, consumed.to_bytes(4, "big"))
-                        consumed, has_given_credit = 0, True
+                    self._link.give_credit(call, len(payload))
                 elif kind == frames.CREDIT and feed is not None:
                     feed.credit(payload)
                 elif kind == frames.RESULT:
                     break
-        if has_given_credit or feed is not None:
+        if call.has_given_credit or feed is not None:
             # A guest that answers the ping has read everything sent before the ping, so nothing is
             # in transit.
             self.ping(Deadline.after(_BARRIER_S))
@@ -339,25 +330,20 @@ class Agent:
         what = f"the request to read '{path}'"
         # `BytesIO.getvalue` copies nothing.
         content = io.BytesIO()
-        size, consumed, has_given_credit = 0, 0, False
-        with self._link.call(
-            what, functools.partial(_render_message, kind, asked), deadline
-        ) as call:
+        size = 0
+        with self._link.call(what, message(kind, asked), deadline) as call:
             while True:
                 answer, payload = self._link.next(call, deadline, f"{size} bytes")
                 if answer == frames.RESULT:
                     break
                 size += content.write(payload)
-                consumed += len(payload)
                 if size > GUEST_FILE.bytes:
                     raise GUEST_FILE.error(
                         f"The file '{path}' of machine '{self._name}'",
                         remedy="Read it by `stream` with `cat`.",
                     )
-                if consumed >= _CREDIT_STEP and not call.has_ended:
-                    self._link.send(frames.CREDIT, call, consumed.to_bytes(4, "big"))
-                    consumed, has_given_credit = 0, True
-        if has_given_credit:
+                self._link.give_credit(call, len(payload))
+        if call.has_given_credit:
             self.ping(Deadline.after(_BARRIER_S))
         with self._link.reading(call):
             found = frames.from_json(payload)["size"]
@@ -376,9 +362,7 @@ class Agent:
         head = frames.to_json({"path": path, "mode": mode, "has_more": not is_inline})
         body = head + b"\n" + (content if is_inline else b"")
         what = f"the request to write '{path}'"
-        with self._link.call(
-            what, functools.partial(_render_message, frames.WRITE, body), deadline
-        ) as call:
+        with self._link.call(what, message(frames.WRITE, body), deadline) as call:
             feed = None if is_inline else _WindowedWriter(self._link, call, content)
             while True:
                 kind, payload = self._link.next(call, deadline, "it was being written")
@@ -390,7 +374,7 @@ class Agent:
     def wait_for_file(self, path: str, deadline: Deadline) -> None:
         """Wait until something exists at `path`; the folders above `path` need not exist yet."""
         asked = frames.to_json({"path": path})
-        render = functools.partial(_render_message, frames.WAIT_FILE, asked)
+        render = message(frames.WAIT_FILE, asked)
         with self._link.call(f"the wait for '{path}'", render, deadline) as call:
             self._link.answer(call, deadline, "it was not there")
 
@@ -400,7 +384,7 @@ class Agent:
         Raises HarnessError at the deadline, or immediately if the unit fails.
         """
         asked = frames.to_json({"unit": unit, "active": active})
-        render = functools.partial(_render_message, frames.WAIT_UNIT, asked)
+        render = message(frames.WAIT_UNIT, asked)
         seen = "no state at all"
         with self._link.call(f"the wait for '{unit}' to be {active}", render, deadline) as call:
             while True:
@@ -420,10 +404,6 @@ class Agent:
     def close(self) -> None:
         """Close the link; requests that are still waiting fail."""
         self._link.close()
-
-
-def _render_message(kind: int, payload: bytes, request: int) -> bytes:
-    return frames.encode_message(kind, request, payload)
 
 
 class _WindowedWriter:

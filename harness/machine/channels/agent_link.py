@@ -18,7 +18,7 @@ from harness.limits import AGENT_BACKLOG
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 #: Seconds within which a cancelled command has to end.
 _CANCEL_S = 2.0
@@ -29,6 +29,8 @@ _PROTOCOLS = range(OLDEST_PROTOCOL, PROTOCOL + 1)
 _ITEM_BYTES = 128
 _STREAMS = frozenset({frames.STDOUT, frames.STDERR, frames.DATA})
 _LAST = frozenset({frames.RESULT, frames.ERROR})
+#: Consumed bytes are reported to the guest in steps of this size.
+_CREDIT_STEP = 256 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,11 @@ class Welcome:
     boot_id: str
     has_nonce: bool
     protocol: int = PROTOCOL
+
+
+def message(kind: int, payload: bytes = b"") -> Callable[[int], bytes]:
+    """Return a function that renders a request, given the id of the request."""
+    return lambda request: frames.encode_message(kind, request, payload)
 
 
 class Call:
@@ -52,6 +59,8 @@ class Call:
         self.failure: str | None = None
         self.has_ended = False
         self.changed = threading.Condition()
+        self.consumed_bytes = 0
+        self.has_given_credit = False
         self._held_bytes = 0
 
     def put(self, kind: int, payload: bytes) -> None:
@@ -363,6 +372,14 @@ class AgentLink:
             if self._broken is None and call.request in self._calls:
                 self._send(frames.encode(kind, call.request, payload))
 
+    def give_credit(self, call: Call, count: int) -> None:
+        """Record that the caller has consumed `count` more bytes of output, so the guest may send more."""
+        call.consumed_bytes += count
+        if call.consumed_bytes >= _CREDIT_STEP and not call.has_ended:
+            self.send(frames.CREDIT, call, call.consumed_bytes.to_bytes(4, "big"))
+            call.consumed_bytes = 0
+            call.has_given_credit = True
+
     def _wait_for_welcome(self, what: str, deadline: Deadline) -> None:
         with self._lock:
             deadline.wait(
@@ -412,13 +429,6 @@ class AgentLink:
             raise HarnessError(
                 f"Machine '{self._name}' answered {call.what} in an unknown format: {error!r}."
             ) from error
-
-    def ask(self, what: str, kind: int, asked: Mapping[str, object], deadline: Deadline) -> bytes:
-        def render(request: int) -> bytes:
-            return frames.encode_message(kind, request, frames.to_json(asked))
-
-        with self.call(what, render, deadline) as call:
-            return self.answer(call, deadline)
 
     @property
     def welcome(self) -> Welcome | None:

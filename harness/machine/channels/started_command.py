@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from typing import TYPE_CHECKING
 
 from harness.agent import TERMINAL_PROTOCOL, frames
 from harness.errors import HarnessError
+from harness.machine.channels.agent_link import message
 from harness.provisioning.command import require_argv
 from harness.provisioning.wait import Deadline
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Seconds added to a command's own limit, for SIGKILL after SIGTERM and for the answer.
 _GRACE_S = 25.0
-_CREDIT_STEP = 256 << 10
 
 
 class StartedCommand:
@@ -73,16 +72,12 @@ class StartedCommand:
         `on_output` gets the kind, `frames.STDOUT` or `frames.STDERR`, and the bytes. Raises
         HarnessError if the machine ends, or if the command's time limit passes.
         """
-        consumed = 0
         try:
             while True:
                 kind, payload = self._link.next(self._call, self._deadline, "it was still running")
                 if kind in {frames.STDOUT, frames.STDERR}:
                     on_output(kind, payload)
-                    consumed += len(payload)
-                    if consumed >= _CREDIT_STEP and not self._call.has_ended:
-                        self._link.send(frames.CREDIT, self._call, consumed.to_bytes(4, "big"))
-                        consumed = 0
+                    self._link.give_credit(self._call, len(payload))
                 elif kind == frames.CREDIT:
                     with self._changed:
                         self._window += int.from_bytes(payload[:4], "big")
@@ -127,11 +122,6 @@ def started_command(
         rows, columns = terminal
         head["terminal"] = {"rows": rows, "columns": columns}
         head["fallback"] = list(fallback)
-    body = frames.to_json(head) + b"\n"
-
-    def render(body: bytes, request: int) -> bytes:
-        return frames.encode_message(frames.RUN, request, body)
-
     deadline = Deadline.after(limit_s + _GRACE_S)
     if terminal is not None and link.wait_until_ready(deadline).protocol < TERMINAL_PROTOCOL:
         raise HarnessError(
@@ -140,5 +130,6 @@ def started_command(
             "`harness shell --machine MACHINE -- dmesg | cat`."
         )
     what = f"the command {' '.join(argv)!r}"
-    with link.call(what, functools.partial(render, body), deadline) as call:
+    render = message(frames.RUN, frames.to_json(head) + b"\n")
+    with link.call(what, render, deadline) as call:
         yield StartedCommand(link, call, deadline)

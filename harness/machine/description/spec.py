@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -173,7 +173,7 @@ class MachineSpec:
     is_restored: bool = False
     qemu: str = "qemu-system-x86_64"
     host_ports: tuple[HostPort, ...] = ()
-    extra_append: tuple[str, ...] = field(default=())
+    extra_append: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

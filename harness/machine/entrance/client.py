@@ -14,7 +14,7 @@ import termios
 import tty
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.foreign_json import parse_json
@@ -186,7 +186,9 @@ def _pass(
         if sock.fileno() in ready:
             messages = receiver.receive()
             if messages is None:
-                _lost(machine)
+                raise HarnessError(
+                    f"Machine '{machine.id}' or its process (PID {machine.process}) has ended."
+                )
             ended = _show(messages)
             if ended is not None:
                 return ended
@@ -207,10 +209,6 @@ def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None
             ended: dict[str, object] = parse_json(content)
             return ended
     return None
-
-
-def _lost(machine: RunningMachine) -> NoReturn:
-    raise HarnessError(f"Machine '{machine.id}' or its process (PID {machine.process}) has ended.")
 
 
 def _try_send(sock: socket.socket, kind: Kind, content: bytes) -> None:
