@@ -8,15 +8,12 @@ code then proves that KVM works.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
-import json
 import mmap
 import os
 import platform
 import re
-import secrets
 import shutil
 import time
 from dataclasses import dataclass
@@ -24,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import RequirementError
-from harness.foreign_json import parse_json
-from harness.lease import make_private_folder, temporary_folder
+from harness.lease import temporary_folder
 from harness.machine.description.spec import Accelerator
+from harness.machine.program_answers import read_cached, write_cached
 from harness.provisioning.wait import SYSTEM_CLOCK
 from harness.settings import AcceleratorOption
 
@@ -243,14 +240,14 @@ def _kvm_problem(
         )
     key = f"{_verdict_key(qemu)} {limit_s:g} s"
     verdicts = cache / "accelerator.json"
-    known = _read_verdicts(verdicts)
+    known = {each: str(verdict) for each, verdict in read_cached(verdicts).items()}
     if key not in known:
         result = run_proof(qemu, Accelerator.KVM, runner, limit_s=limit_s)
         known[key] = "" if is_proven(result) else explain_proof(result)
         if result.exit_code in _NOT_STARTED:
             return f"KVM could not be tested: {known[key]}"
         boot = key.partition(" ")[0]
-        _write_verdicts(
+        write_cached(
             verdicts, {each: known[each] for each in known if each.startswith(f"{boot} ")}
         )
     if not known[key]:
@@ -270,29 +267,6 @@ def _verdict_key(qemu: str) -> str:
         return f"{boot} {proof} {qemu}"
     stat = Path(binary).stat()
     return f"{boot} {proof} {binary} {stat.st_size} {stat.st_mtime_ns}"
-
-
-def _read_verdicts(path: Path) -> dict[str, str]:
-    """Return the stored verdicts, or {} if the file can't be read; KVM is then tested again."""
-    try:
-        content = parse_json(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(content, dict):
-        return {}
-    return {str(key): str(value) for key, value in content.items()}
-
-
-def _write_verdicts(path: Path, verdicts: dict[str, str]) -> None:
-    """Store the verdicts; if that fails, the next run tests KVM again."""
-    make_private_folder(path.parent)
-    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        beside.write_text(json.dumps(verdicts))
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 _CPU_INFO = Path("/proc/cpuinfo")

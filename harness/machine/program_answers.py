@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.foreign_json import parse_json
+from harness.foreign_json import parse_json, parse_json_object
 from harness.lease import make_private_folder
 from harness.provisioning.command import CommandResult
 
@@ -21,6 +21,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.provisioning.command import Argv, Runner
+
+
+def read_cached(path: Path) -> dict[str, object]:
+    """Return the JSON object in the cache file `path`, or {} if the file is missing or unusable."""
+    try:
+        return parse_json_object(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def write_cached(path: Path, content: Mapping[str, object]) -> None:
+    """Replace the cache file `path`; if that fails, leave the file as it is, and raise no error."""
+    make_private_folder(path.parent)
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        beside.write_text(json.dumps(content))
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 class ProgramAnswers:
@@ -42,35 +62,18 @@ class ProgramAnswers:
             return known[question]
         answer = ask()
         if answer is not None:
-            self._keep(place, file, {**known, question: answer})
+            entry = {"file": file, "answers": {**known, question: answer}}
+            write_cached(self._kept, {**read_cached(self._kept), place: entry})
         return answer
 
     def _of(self, place: str, file: list[int]) -> dict[str, str]:
-        entry = self._read().get(place)
+        entry = read_cached(self._kept).get(place)
         if not isinstance(entry, dict) or entry.get("file") != file:
             return {}
         answers = entry.get("answers")
         if not isinstance(answers, dict):
             return {}
         return {str(question): str(answer) for question, answer in answers.items()}
-
-    def _read(self) -> dict[str, object]:
-        try:
-            content = parse_json(self._kept.read_text())
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
-
-    def _keep(self, place: str, file: list[int], answers: Mapping[str, str]) -> None:
-        entries = {**self._read(), place: {"file": file, "answers": answers}}
-        make_private_folder(self._kept.parent)
-        beside = self._kept.with_name(f"{self._kept.name}.{secrets.token_hex(4)}")
-        try:
-            beside.write_text(json.dumps(entries))
-            beside.replace(self._kept)
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
 
 
 def _identity_of(program: Path) -> list[int]:

@@ -229,11 +229,11 @@ class Connection:
 
     def _check(self, raw: VirConnect) -> None:
         number = self.run("the query of its version", raw.getLibVersion)
-        self.daemon_version = (number // 1_000_000, number // 1000 % 1000, number % 1000)
+        self.daemon_version = version_of(number)
         if self.daemon_version < OLDEST:
             raise RequirementError(
-                f"libvirt at '{self.uri}' is version {_dotted(self.daemon_version)}, but machines "
-                f"need {_dotted(OLDEST)} or newer; update it, or use "
+                f"libvirt at '{self.uri}' is version {dotted(self.daemon_version)}, but machines "
+                f"need {dotted(OLDEST)} or newer; update it, or use "
                 "--machine-driver=qemu."
             )
         generation = self.generation
@@ -326,7 +326,12 @@ _CLOSE_REASONS = {
 }
 
 
-def _dotted(version: tuple[int, int, int]) -> str:
+def version_of(number: int) -> tuple[int, int, int]:
+    """Return the version that libvirt reports as one number."""
+    return number // 1_000_000, number // 1000 % 1000, number % 1000
+
+
+def dotted(version: tuple[int, int, int]) -> str:
     return ".".join(str(part) for part in version)
 
 

@@ -17,6 +17,7 @@ from harness.errors import HarnessError
 from harness.lease import leased_folder
 from harness.machine.capacity.broker import host_folder
 from harness.machine.libvirt.binding import load_libvirt
+from harness.machine.libvirt.connection import dotted, version_of
 from harness.machine.libvirt.driver import DEFAULT_URI, connect
 from harness.machine.libvirt.errors import NotAllowedError
 from harness.machine.requirement_check import RequirementCheck
@@ -82,8 +83,7 @@ def examine(
         number = load_libvirt().getVersion()
     except HarnessError as error:
         return [_missing(_BINDING, str(error))]
-    version = f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
-    binding = _met(_BINDING, f"libvirt-python, on libvirt {version}.")
+    binding = _met(_BINDING, f"libvirt-python, on libvirt {dotted(version_of(number))}.")
     reports: list[str] = []
     with contextlib.ExitStack() as opened:
         folder = opened.enter_context(leased_folder(host_folder() / "libvirt", prefix="h"))
@@ -98,12 +98,12 @@ def examine(
             ]
         except HarnessError as error:
             return [binding, _missing(_DAEMON, str(error))]
-        dotted = ".".join(str(part) for part in connection.daemon_version)
+        version = dotted(connection.daemon_version)
         where = (
             f"No libvirtd answers at '{uri or DEFAULT_URI}', so each run starts a private "
-            f"libvirtd: libvirt {dotted}."
+            f"libvirtd: libvirt {version}."
             if reports
-            else f"libvirt {dotted} at '{connection.uri}'."
+            else f"libvirt {version} at '{connection.uri}'."
         )
         return [
             binding,
