@@ -7,7 +7,7 @@ host is `harness.machine.channels.agent`, which also uses `frames`.
 from __future__ import annotations
 
 PROTOCOL = 2
-"""The version of the protocol; increase this number with each change of the protocol."""
+"""The version of the protocol. Increase this number with each change of the protocol."""
 
 OLDEST_PROTOCOL = 1
 """The oldest version that the client understands: a saved machine keeps its old agent."""

@@ -10,7 +10,7 @@ from .processes import Processes
 from .server import Server
 from .system import BorrowedSystem, System
 
-#: Python collects garbage after this many new objects; several hundred commands create that many.
+#: Python collects garbage after this many new objects. Several hundred commands create 10,000.
 _GARBAGE = 10_000
 
 

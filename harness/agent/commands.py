@@ -26,13 +26,13 @@ _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENFILE, errno.E
 
 
 class Sink:
-    """Receives the output and the exit code of a command; this base class discards both."""
+    """Receives the output and the exit code of a command; the base class discards both."""
 
     def has_room(self) -> bool:
         return True
 
     def write(self, kind: int, chunk: bytes) -> None:
-        """Receive output; `kind` is the kind of the frame that carries the output to the host."""
+        """Receive output. `kind` is the kind of the frame that carries the output to the host."""
 
     def took_stdin(self, count: int) -> None:
         """Record that the command has read `count` more bytes."""
@@ -101,7 +101,7 @@ class Command:
             self._refuse(argv, error)
             return
         self._child = child
-        # In a terminal, stdout and stderr are one descriptor; its output counts as stdout.
+        # In a terminal, stdout and stderr are one descriptor, whose output counts as stdout.
         self._outputs = {child.stderr: STDERR, child.stdout: STDOUT}
         for fd in self._outputs:
             self._watch_output(fd)
@@ -159,7 +159,7 @@ class Command:
     # Input
 
     def feed(self, chunk: bytes) -> None:
-        """Pass input on to the command; discard the input if the command no longer reads."""
+        """Pass input on to the command. Discard the input if the command no longer reads."""
         if self._stdin_fd is None:
             self._sink.took_stdin(len(chunk))
             return
@@ -185,7 +185,7 @@ class Command:
                     self._loop.add(fd, WRITABLE, lambda _: self._write_stdin())
                 return
             except OSError:
-                # A command such as `true` does not read its input; this is not an error.
+                # A command may end without reading its input, as `true` does.
                 self._sink.took_stdin(sum(len(rest) for rest in self._stdin))
                 self._close_stdin()
                 return
@@ -252,7 +252,7 @@ class Command:
             self._release()
 
     def _release(self) -> int | None:
-        """Close everything; return the leader's exit status, or None if the leader still runs."""
+        """Close everything. Return the leader's exit status, or None if the leader still runs."""
         child, self._child = self._child, None
         if child is None:
             return None

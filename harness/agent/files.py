@@ -95,7 +95,7 @@ class FileRead(_Read):
 
 
 class RangesRead(_Read):
-    """Sends ranges of a file or a block device in order; a range is an offset and a length."""
+    """Sends ranges of a file or a block device in order. A range is an offset and a length."""
 
     def __init__(
         self, answers: Answers, request: int, path: str, ranges: list[tuple[int, int]]
@@ -241,7 +241,7 @@ class Inotify:
         self._watch = -1
 
     def watch(self, folder: str) -> bool:
-        """Watch only `folder` from now on; return False if `folder` was watched already."""
+        """Watch only `folder` from now on. Return False if `folder` was watched already."""
         watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), _WATCHED)
         if watch < 0:
             # The folder was removed, so another folder is now the nearest.

@@ -1,7 +1,7 @@
 """The wire protocol of host and agent: frames of limited length on a stream of bytes.
 
 A frame has a kind (one byte), the id of a request and a length (four bytes each, big-endian), and a
-payload of that length. Control frames have a JSON payload; the input and output of commands, and
+payload of that length. Control frames have a JSON payload. The input and output of commands, and
 file content, are raw bytes.
 """
 

@@ -26,7 +26,7 @@ class Answers:
 
 
 class Job:
-    """A request that is in progress; by default, its methods do nothing."""
+    """A request that is in progress. By default, its methods do nothing."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         self.answers = answers

@@ -14,7 +14,7 @@ WRITABLE = select.POLLOUT
 
 #: The owner of callbacks that belong to no request.
 NOBODY = 0
-#: The longest single wait in seconds; poll accepts no timeout of more than a few weeks.
+#: The longest single wait in seconds. poll accepts no timeout of more than a few weeks.
 _LONGEST_S = 3600.0
 
 
@@ -26,7 +26,7 @@ class Loop:
 
     A callback belongs to the request that was the loop's `owner` when the callback was registered.
     While the callback runs, this request is the loop's `owner` again. If a callback raises an
-    exception, `on_error` gets the callback's owner and the exception; other callbacks continue.
+    exception, `on_error` gets the callback's owner and the exception. Other callbacks continue.
     """
 
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
@@ -51,7 +51,7 @@ class Loop:
             self._poll.unregister(fd)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
-        """Call `callback` once, after `seconds`; return the id for `cancel_timer`."""
+        """Call `callback` once, after `seconds`. Return the id for `cancel_timer`."""
         self._next_timer += 1
         self._timers[self._next_timer] = (time.monotonic() + seconds, self.owner, callback)
         return self._next_timer

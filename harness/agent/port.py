@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The interval at which the port is checked while the host's end is closed. During this time, poll
 #: always reports a virtio-serial port as ready.
 _RECHECK_S = 0.02
-#: The limit of queued output in bytes; while the queue is above this limit, the agent does not
+#: The limit of queued output in bytes. While the queue is above this limit, the agent does not
 #: read the output of commands.
 _ROOM_BYTES = 256 << 10
 
@@ -179,7 +179,7 @@ class Port:
             self._on_stream_error(str(error))
 
     def _leave(self) -> None:
-        """Discard queued frames because the host has closed its end; check later whether it is open again."""
+        """Discard queued frames because the host has closed its end; check later for a new host."""
         if self._fd < 0:
             return
         # The caller may be a request, but the callbacks below belong to no request.

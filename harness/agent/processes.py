@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: Variables that systemd and Python's start-up set for the agent; commands must not inherit them.
+#: Variables that systemd and Python's start-up set for the agent. Commands must not inherit them.
 _NOT_INHERITED = frozenset(
     {
         *("INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID"),
@@ -22,7 +22,7 @@ _NOT_INHERITED = frozenset(
     }
 )
 _OOM_SCORE = "/proc/self/oom_score_adj"
-#: Signals that Python ignores; programs expect the default.
+#: Signals that Python ignores. Other programs expect the default actions of these signals.
 _SIGNALS_TO_RESET = (signal.SIGPIPE, signal.SIGXFSZ)
 #: Signals that a terminal sends. In a terminal, a command gets the default actions of these signals
 #: too, even if the agent ignores the signals.
@@ -167,7 +167,7 @@ class Processes:
             # posix_spawnp searches the PATH of this process.
             os.environ["PATH"] = path
         if self._oom_fd is not None:
-            # The agent is protected from the OOM killer; the commands must not be.
+            # The agent is protected from the OOM killer. The commands must not inherit the protection.
             os.pwrite(self._oom_fd, b"0", 0)
         try:
             return os.posix_spawnp(
@@ -196,13 +196,13 @@ class Processes:
             os.killpg(pid, number)
 
     def reap(self, pid: int) -> int:
-        """Reap an ended process; return its exit code, or the negated number of its signal."""
+        """Reap an ended process. Return its exit code, or the negated number of its signal."""
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status)
 
 
 def set_terminal_size(fd: int, size: tuple[int, int]) -> None:
-    """Set rows and columns; the kernel sends SIGWINCH to the terminal's foreground processes."""
+    """Set rows and columns. The kernel sends SIGWINCH to the terminal's foreground processes."""
     fcntl.ioctl(fd, _TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
 

@@ -96,10 +96,9 @@ class Server:
         loop.owner = NOBODY
 
     def _on_error(self, request: int, error: Exception) -> None:
-        """Report an error of one request to the host; other requests continue."""
+        """Report an error of one request to the host. Other requests continue."""
         if request == NOBODY:
-            # This is an error of the port. The error ends the agent, and systemd starts a new
-            # agent.
+            # An error of the port ends the agent, and systemd starts a new agent.
             raise error
         job = self._jobs.get(request)
         if job is not None:
@@ -307,7 +306,7 @@ class RunJob(Job, Sink):
             self.give_credit(count)
 
     def ended(self, exit_code: int, *, timed_out: bool) -> None:
-        # This answer is the most frequent, so its JSON is written without an encoder.
+        # No answer is more frequent, so its JSON is written without an encoder.
         self.finish_with(
             b'{"exit_code":%d,"timed_out":%b,"duration_s":%.6f}'
             % (

@@ -1,4 +1,4 @@
-"""Changes the guest's clock, entropy and names; tests replace the class `System`."""
+"""Changes the guest's clock, entropy and names. Tests replace the class `System`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class System:
-    """The guest in which this process runs as root; paths are below `root`."""
+    """The guest in which this process runs as root. Paths are below `root`."""
 
     def __init__(self, root: str = "") -> None:
         self._root = root
@@ -56,7 +56,7 @@ class System:
         return self._random_fd
 
     def set_hostname(self, hostname: str) -> None:
-        # This write has the effect of sethostname(2), but does not need the module `socket`.
+        # Writing the file has the effect of sethostname(2), without an import of the module `socket`.
         _put(self._root + "/proc/sys/kernel/hostname", hostname)
         _replace(self._root + "/etc/hostname", hostname + "\n")
 

@@ -20,10 +20,10 @@ _END_OF_INPUT = b"\x04"
 
 
 class TerminalCommand(Command):
-    """A command that runs in a terminal; all its output counts as stdout.
+    """A command that runs in a terminal; all output of the command counts as stdout.
 
     The command ends when its process has ended and the output of that process has been read. The
-    command does not wait for other processes in the terminal; these processes lose the terminal,
+    command does not wait for other processes in the terminal. Other processes lose the terminal,
     as with `ssh -t`.
     """
 
@@ -80,7 +80,7 @@ class TerminalCommand(Command):
                 if not self._has_exited:
                     if not isinstance(error, BlockingIOError):
                         # EIO: no process has the terminal open, and poll would report this error
-                        # forever. The leader continues; closing the master would end the leader by
+                        # forever. The leader continues. Closing the master would end the leader by
                         # SIGHUP.
                         self._loop.remove(fd)
                     return
@@ -112,7 +112,7 @@ class TerminalCommand(Command):
             self._on_output(fd)
 
     def feed_end(self) -> None:
-        """End the input by Ctrl-D, as a person does; the terminal stays open for output."""
+        """End the input by Ctrl-D, as a person does. The terminal stays open for output."""
         if self._stdin_fd is not None:
             self._stdin.append(memoryview(_END_OF_INPUT))
         super().feed_end()
@@ -123,7 +123,7 @@ class TerminalCommand(Command):
         self.signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """Close the terminal, which makes the kernel send SIGHUP; kill the process if it does not end."""
+        """Close the terminal, so that the kernel sends SIGHUP. Later, kill a process that still runs."""
         child = self._child
         if child is None:
             return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .jobs import Answers
 
 #: systemd sends its signals to every connection of this socket, without a subscription
-#: (bus_foreach_bus() in its src/core/dbus.c); only root may connect.
+#: (bus_foreach_bus() in its src/core/dbus.c). Only root may connect.
 PRIVATE_SOCKET = "/run/systemd/private"
 _ASK_S = 20.0
 #: Seconds between two queries while systemd sends no signal: `_QUIET_S` with a connection to
@@ -119,7 +119,7 @@ class UnitWait(Job):
                 stdin=None,
             )
         except OSError:
-            # The guest lacks the memory for a process; try again later.
+            # The guest lacks the memory for a process. Try again later.
             self._ask_after(_BLIND_S)
             return
         if query.is_running:

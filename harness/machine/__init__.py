@@ -88,15 +88,15 @@ class Machine(Protocol):
         """Wait until the guest has powered itself off and its disk is complete."""
 
     def kill(self) -> None:
-        """Kill the machine, from any thread; threads that wait for the machine get an error."""
+        """Kill the machine, from any thread. Threads that wait for the machine get an error."""
 
 
 @runtime_checkable
 class SavableMachine(Protocol):
-    """A machine that can be saved while its test continues; not every driver supports this."""
+    """A machine that can be saved while its test continues; some drivers have no such machines."""
 
     def saved_whole(self, state: Path) -> AbstractContextManager[None]:
-        """Save memory and devices to the new file `state`; the guest continues after the context.
+        """Save memory and devices to the new file `state`. The guest continues after the context.
 
         In the context the machine's disk is complete and does not change.
         """
@@ -107,7 +107,7 @@ class SavableMachine(Protocol):
 
 @runtime_checkable
 class VmDriver(Protocol):
-    """Creates machines; each run has one VM driver."""
+    """Creates machines. Each run has one VM driver."""
 
     @property
     def name(self) -> str: ...
@@ -118,7 +118,7 @@ class VmDriver(Protocol):
     def transport(self, accelerator: Accelerator) -> Transport:
         """Return the transport that connects QEMU to emulated GPUs.
 
-        Raises RequirementError if QEMU supports no transport; the message names a suitable QEMU.
+        Raises RequirementError if QEMU supports no transport. The message names a suitable QEMU.
         """
 
     def state_parts(self, spec: MachineSpec) -> Mapping[str, object]:

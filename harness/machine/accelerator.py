@@ -1,4 +1,4 @@
-"""Chooses KVM or TCG; chooses KVM only after a guest has run a program under KVM.
+"""Chooses KVM or TCG, and KVM only after a guest has run a program under KVM.
 
 An accessible `/dev/kvm` proves nothing: on some nested hosts, KVM reports API version 12 and creates
 a VM, but no guest ever runs. So this module runs a program of some three hundred bytes in a
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 #: rdtsc; shl rdx, 32; or rax, rdx; ret
 _READ = bytes.fromhex("0f3148c1e2204809d0c3")
 _INTERVAL_S = 0.02
-#: How often both clocks are read; only the quickest reading is used, since any other reading may
+#: How often both clocks are read. Only the quickest reading is used, since any other reading may
 #: have been interrupted.
 _LOOKS = 200
-#: The frequency is part of the kernel command line; it is rounded, since each different command
-#: line needs checkpoints of its own.
+#: The frequency is part of the kernel command line. The frequency is rounded, since each different
+#: command line needs its own checkpoints.
 _STEP_KHZ = 1000
 
 
@@ -94,8 +94,8 @@ _PROOF_ON_REQUEST_S = 20.0
 #: `isa-debug-exit` turns the byte v written to its port into the exit code (v << 1) | 1.
 _PROOF_BYTE = 0x2A
 _PROOF_EXIT_CODE = (_PROOF_BYTE << 1) | 1
-#: A shell's exit codes for a program that is missing or not executable; these codes say nothing
-#: about KVM.
+#: A shell's exit codes for a program that is missing or not executable, which say nothing about
+#: KVM.
 _NOT_STARTED = frozenset({126, 127})
 _ROM_SIZE = 0x10000
 _RESET_VECTOR = 0xFFF0
@@ -129,7 +129,7 @@ _PROOF = bytes.fromhex(
 class AcceleratorChoice:
     """The accelerator of a run's machines, and a sentence with the reason for the choice.
 
-    `tsc_khz` is the frequency of the host's time stamp counter; an emulated guest gets that
+    `tsc_khz` is the frequency of the host's time stamp counter. An emulated guest gets that
     frequency.
     """
 
@@ -283,8 +283,8 @@ def apertures_mib(accelerator: Accelerator, cpu_info: Path = _CPU_INFO) -> int:
 
     The result is a quarter of the address space of the guest's processor, which is the host's
     processor under KVM. SeaBIOS places the windows of all root ports, with everything else on the
-    bus, in less than half of that space. A port whose window does not fit gets no window; this was
-    measured with QEMU 11.1, 40 bits and eight windows of 64 GiB.
+    bus, in less than half of that space. A port whose window does not fit gets no window. These
+    facts were measured with QEMU 11.1, 40 bits and eight windows of 64 GiB.
     """
     bits = _USUAL_BITS
     if accelerator is Accelerator.KVM and (found := _PHYSICAL_BITS.search(cpu_info.read_text())):

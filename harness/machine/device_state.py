@@ -39,7 +39,7 @@ _UNLIMITED = 1 << 40
 _NO_ANNOUNCEMENT: Mapping[str, object] = {"announce-rounds": 0}
 
 #: The first major version of QEMU that gets the state as a `file:` URI. QEMU 8.2 introduced
-#: `file:`; for a file, QEMU 11 accepts only `file:`.
+#: `file:`. For a file, QEMU 11 accepts only `file:`.
 _FILE_URI_MAJOR = 9
 _STATE_FDSET = 1
 
@@ -47,7 +47,7 @@ _ENDS = frozenset({"completed", "failed", "cancelled"})
 
 
 class DeviceStateError(HarnessError):
-    """QEMU could not save or load a state; QEMU's output has the reason."""
+    """QEMU could not save or load a state. QEMU's output has the reason."""
 
 
 def save_device_state(monitor: Monitor, machine: str, state: Path) -> None:
@@ -167,7 +167,7 @@ def suffix() -> str:
 
 
 def save_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
-    """Save the paused machine `machine` to the new file `state`; the suffix names the compressor.
+    """Save the paused machine `machine` to the new file `state`. The suffix names the compressor.
 
     Raises DeviceStateError if QEMU can't save the machine, and HarnessError if the file can't be
     written.
@@ -217,7 +217,7 @@ def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield the read end and the write end of a pipe; both are closed at the end of the context.
+    """Yield the read end and the write end of a pipe. Both are closed at the end of the context.
 
     The ends are files: closing a plain descriptor twice could close another thread's descriptor.
     """

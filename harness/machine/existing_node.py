@@ -1,7 +1,7 @@
-"""Runs commands on an existing node, by SSH or on this host itself; the node is not changed.
+"""Runs commands on an existing node, by SSH or on this host itself. The node is not changed.
 
-SSH is OpenSSH with the user's own configuration, keys and known hosts, as in a terminal; but ssh
-never prompts, forwards nothing, and leaves no connection open.
+OpenSSH uses the user's own configuration, keys and known hosts, as in a terminal. But ssh here never
+prompts, forwards nothing, and leaves no connection open.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GRACE_S = 20.0
 _SSH_FAILED = 255
 #: Remedies by the message that ssh prints, since ssh has one exit code for all its errors.
 _REMEDIES = (
-    # This entry has to precede the next: for a changed host key ssh prints both messages.
+    # For a changed host key, ssh also prints the message of the next entry, so the order matters.
     ("HOST IDENTIFICATION HAS CHANGED", "Find out why the host has another key."),
     ("Host key verification failed", "Connect once by hand, and compare the key of the host."),
     (
@@ -117,7 +117,7 @@ class NodeAddress:
         return "local" if self.host is None else re.sub(r"[^A-Za-z0-9_.-]", "-", self.host)
 
     def ssh_argv(self) -> list[str]:
-        """Return the ssh command; the line for the node's shell has to be appended.
+        """Return the ssh command. The line for the node's shell has to be appended.
 
         Raises HarnessError if the node is this host.
         """

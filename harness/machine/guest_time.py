@@ -1,7 +1,7 @@
-"""Measures how long the host lets a machine run; deadlines count only this time.
+"""Measures how long the host lets a machine run. Deadlines count only this time.
 
 For each thread, the kernel counts how long the thread ran, and how long it was runnable but waited
-for a processor. These are the first two fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
+for a processor. Both times are fields of `/proc/PID/task/TID/schedstat`, in nanoseconds
 (`sched-stats.rst` of the kernel's documentation). While the host keeps QEMU waiting, QEMU's guest
 makes no progress, so deadlines do not count the waiting time. Deadlines do not count the time of a
 suspended host either, since the monotonic clock then stops.
@@ -50,7 +50,7 @@ class GuestTime:
 
 
 class GuestClock:
-    """The clock for waits on a machine; it stops while the host keeps the machine waiting.
+    """The clock for waits on a machine, which stops while the host keeps the machine waiting.
 
     If the kernel does not report how long threads wait for a processor, for example without
     CONFIG_SCHED_INFO, this clock equals the host's clock.
@@ -67,7 +67,7 @@ class GuestClock:
         self._kept_waiting_s = 0.0
 
     def monotonic(self) -> float:
-        """Return this clock's time in seconds; the time never decreases."""
+        """Return this clock's time in seconds. The time never decreases."""
         with self._lock:
             return self._look()
 
@@ -122,7 +122,7 @@ class GuestClock:
             lived_s = self._clock.monotonic() - self._began
             if lived_s <= 0:
                 return 1.0
-            # Waits of several threads may add up to the whole time; the lower limit prevents a
+            # Waits of several threads may add up to the whole time. The lower limit prevents a
             # division by zero.
             return lived_s / max(lived_s - self._kept_waiting_s, lived_s / GUEST_LIMIT_TIMES)
 
@@ -153,8 +153,8 @@ class GuestClock:
 def deadline_of_maker(seconds: float) -> Deadline:
     """Return the deadline of a wait for another process that makes an artifact on a machine.
 
-    `seconds` is the expected time. The other process has its own limits, in its guest's time; it
-    normally reaches these limits first.
+    `seconds` is the expected time. The other process has its own limits, in its guest's time. The
+    other process normally reaches its limits before this deadline.
     """
     return Deadline.after(seconds * MOST_TIMES)
 

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 
 #: A guest is idle if it uses at most this share of a core in this number of consecutive
-#: measurements. These measurements take five seconds, so that udev's workers, which end after
-#: three idle seconds, end before the save and not in each clone.
+#: measurements. All measurements take five seconds together, so that udev's workers, which end
+#: after three idle seconds, end before the save and not in each clone.
 _IDLE_SHARE = 0.05
 _INTERVAL_S = 1.0
 _IDLE_MEASUREMENTS = 5
 
 
 def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadline) -> None:
-    """Wait until machine `name` is idle; `processor_s` returns the processor time of its VM so far.
+    """Wait until machine `name` is idle. `processor_s` returns the processor time of its VM so far.
 
     Raises HarnessError if the machine does not become idle before the deadline.
     """
@@ -73,7 +73,7 @@ def wait_until_idle(name: str, processor_s: Callable[[], float], deadline: Deadl
 
 
 class RootPorts:
-    """The root ports of one machine; devices that are attached at its start use the first ports."""
+    """The root ports of one machine. Devices that are attached at its start use the first ports."""
 
     def __init__(self, spec: MachineSpec, attachments: Sequence[Attachment] = ()) -> None:
         self._spec = spec
@@ -82,7 +82,7 @@ class RootPorts:
         }
 
     def choose(self, attachment: Attachment) -> str:
-        """Return the first free root port; `take` assigns it once the device is plugged.
+        """Return the first free root port. `take` assigns it once the device is plugged.
 
         Raises HarnessError if no port is free, or if the ports' windows are too small for the
         device.
@@ -123,7 +123,7 @@ class RootPorts:
         self._taken.pop(device_id, None)
 
 
-#: Seconds to wait for the end of a QEMU that can't load a state; QEMU prints the reason just
+#: Seconds to wait for the end of a QEMU that can't load a state. QEMU prints the reason just
 #: before it ends.
 _LAST_OUTPUT_S = 2.0
 #: For a guest with a GPU of the host, VFIO locks all memory before QEMU answers. A host locks more
@@ -133,7 +133,7 @@ _LOCKED_MIB_PER_S = 16.0
 
 
 class MonitoredMachine(abc.ABC):
-    """A machine that QEMU's monitor controls; a subclass starts and ends QEMU.
+    """A machine that QEMU's monitor controls. A subclass starts and ends QEMU.
 
     The machine ends with its `with` block. `at_start` are the devices that use the first root
     ports.
@@ -189,7 +189,7 @@ class MonitoredMachine(abc.ABC):
 
     @abc.abstractmethod
     def _wait_for_exit(self, deadline: Deadline) -> str | None:
-        """Wait until QEMU has ended; return how QEMU ended, or None if the guest powered off."""
+        """Wait until QEMU has ended. Return how QEMU ended, or None if the guest powered off."""
 
     @abc.abstractmethod
     def _last_output(self) -> str:
@@ -301,7 +301,7 @@ class MonitoredMachine(abc.ABC):
 
     @contextlib.contextmanager
     def saved_whole(self, state: Path) -> Iterator[None]:
-        """Save memory and devices to the new file `state`; the guest continues after the context.
+        """Save memory and devices to the new file `state`. The guest continues after the context.
 
         In the context the machine's disk is complete and does not change. Raises HarnessError if
         QEMU refuses, for example because a plugged device can't be saved.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementCheck:
-    """A requirement, and what was found or is missing; only an unmet requirement has a `remedy`.
+    """A requirement, and what was found or is missing. Only an unmet requirement has a `remedy`.
 
     If `is_needed` is false, the host can run machines even if this requirement is not met.
     `package` is the Debian package that has the missing part.

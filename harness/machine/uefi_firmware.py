@@ -1,7 +1,8 @@
 """Finds this host's UEFI firmware by QEMU's firmware descriptors.
 
-Packages, administrators and users describe firmware in JSON files; docs/interop/firmware.json of QEMU
-defines their content, their folders, and which of several files with the same name takes effect.
+Packages, administrators and users describe firmware in JSON files. QEMU's docs/interop/firmware.json
+defines the content and the folders of these files, and which of several files with the same name takes
+effect.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _FlashFile(pydantic.BaseModel):
 class _Mapping(pydantic.BaseModel):
     """How QEMU maps the firmware into memory.
 
-    `mode` exists since QEMU 7.0; without `mode`, code and variables are two files.
+    `mode` exists since QEMU 7.0. Without `mode`, code and variables are two files.
     """
 
     device: str
@@ -73,7 +74,7 @@ def find_uefi_firmware(folders: Sequence[Path] | None = None) -> UefiFirmware:
     """Return the firmware of the first descriptor that fits machines: UEFI, x86-64, q35.
 
     `folders` are in order from the general to the specific folder. A file replaces a file of the
-    same name in a more general folder; an empty file hides that file. The first fitting descriptor
+    same name in a more general folder. An empty file hides that file. The first fitting descriptor
     in the order of file names is used. Raises RequirementError if no descriptor fits, and
     BadInputError for a descriptor that can't be parsed.
     """

@@ -9,10 +9,10 @@ from typing import Protocol
 
 
 class Stage(Enum):
-    """The kind of an activity of a cache or a machine; the value is the word in the output."""
+    """The kind of an activity of a cache or a machine. The value is the word in the output."""
 
     PLAN = "plan"
-    """The list of artifacts that the run will make; this list is always printed."""
+    """The list of artifacts that the run will make, which is always printed."""
     CHECK = "check"
     WAIT = "wait"
     BUILD = "build"
@@ -32,7 +32,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressEvent:
-    """An event about the image or machine `subject`; `message` is a sentence for people.
+    """An event about the image or machine `subject`. `message` is a sentence for people.
 
     `until` is the deadline of a wait, in seconds since the epoch.
     """
@@ -44,7 +44,7 @@ class ProgressEvent:
 
 
 class ProgressListener(Protocol):
-    """Receives progress events; library code itself never prints an event."""
+    """Receives progress events. Library code itself never prints an event."""
 
     def __call__(self, event: ProgressEvent, /) -> None: ...
 

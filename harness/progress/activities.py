@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\
 
 @dataclass(frozen=True)
 class _Doing:
-    """An activity; `since` is by the monotonic clock, `until` is in seconds since the epoch."""
+    """An activity. `since` is by the monotonic clock, `until` is in seconds since the epoch."""
 
     what: str
     stage: Stage
@@ -71,14 +71,14 @@ class MachineActivity:
                 self._send(Stage.ENDED, "has ended", None)
 
     def note(self, what: str) -> None:
-        """Report that the machine now does `what`; the deadline of the innermost context stays."""
+        """Report that the machine now does `what`. The deadline of the innermost context stays."""
         if self._doing:
             last = self._doing[-1]
             self._doing[-1] = _Doing(what, last.stage, self._clock.monotonic(), last.until)
             self._tell()
 
     def hear(self, chunk: bytes) -> None:
-        """Record output of the console; the thread that reads the console calls this method."""
+        """Record output of the console. The thread that reads the console calls this method."""
         with self._lock:
             self._line_count += chunk.count(b"\n")
             self._printed = (self._printed + chunk)[-_KEPT_BYTES:]

@@ -25,7 +25,7 @@ _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The activity of `subject` on the xdist worker `worker`; times are seconds since the epoch.
+    """The activity of `subject` on the xdist worker `worker`. Times are seconds since the epoch.
 
     The activity began at `since`. `begin` is the first event of a wait that has several parts, and
     `began` is the time of that event. `told` is the time of the last line about the activity.
@@ -44,7 +44,7 @@ class Row:
 
 
 class Board:
-    """Receives events, and returns the lines to print; times are seconds since the epoch.
+    """Receives events, and returns the lines to print. Times are seconds since the epoch.
 
     With `tells_running`, the board also shows the console output of machines that tests use.
     """
@@ -149,7 +149,7 @@ class Board:
 
 
 def render_line(event: ProgressEvent, worker: str, now: float) -> str:
-    """Return an event as one line with the time of day; console output follows below the line."""
+    """Return an event as one line with the time of day. Console output follows below the line."""
     until = "" if event.stage is Stage.CONSOLE else deadline_words(event.until, now)
     words = [clock_time(now), worker, f"[{event.subject}]", f"{event.stage.value}:"]
     return f"{' '.join(filter(None, words))} {event.message}{until}"

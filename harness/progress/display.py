@@ -34,7 +34,7 @@ class Surface(Protocol):
         ...
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Print lines about facts that no row shows; the lines are not overwritten later."""
+        """Print lines about facts that no row shows. The lines are not overwritten later."""
         ...
 
     def draw(self, rows: Sequence[Row], now: float) -> None:
@@ -47,7 +47,7 @@ class Surface(Protocol):
 
 
 class Display:
-    """Shows the events that any thread sends; a thread of the display updates the shown times."""
+    """Shows the events that any thread sends. A thread of the display updates the shown times."""
 
     def __init__(
         self, surface: Surface, board: Board, clock: Callable[[], float] = time.time
@@ -100,7 +100,7 @@ class Display:
         self._surface.draw(self._board.rows(now), now)
 
     def pause(self) -> None:
-        """Hide progress, so that a person can use the terminal; `go_on` must follow each call."""
+        """Hide progress, so that a person can use the terminal. `go_on` must follow each call."""
         with self._lock:
             self._pauses += 1
             self._surface.clear()
@@ -118,7 +118,7 @@ class Display:
             self._board.forget(worker)
 
     def close(self) -> None:
-        """End the display; later events are not shown."""
+        """End the display. Later events are not shown."""
         self._is_closed.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
@@ -200,7 +200,7 @@ class LiveRegion:
             rows[: max(1, lines // 2)], now, columns, has_colours=self._has_colours
         )
         # At the end of the screen, moving the cursor down scrolls the screen. The cursor then moves
-        # up again; its column does not change.
+        # up again, in the same column.
         scrolled = "\x1bD" * len(shown) + f"\x1b[{len(shown)}A"
         text = "".join(f"\r\n\x1b[2K{line}" for line in shown)
         with self._lock:
@@ -216,7 +216,7 @@ class LiveRegion:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Remove the rows while the context lasts; the next `draw` shows rows again."""
+        """Remove the rows while the context lasts. The next `draw` shows rows again."""
         with self._lock:
             if self._height:
                 self._write(_CLEAR)

@@ -1,8 +1,8 @@
 """Reserves memory, cores and ports of this host for the machines of all test runs of one user.
 
 A machine waits while the host has too little free capacity for it, so that the host need not swap.
-A report of the wait names the holders of the capacity. `reservations` stores the reservations;
-this module decides when a reservation is granted.
+A report of the wait names the holders of the capacity. `harness.reservation_folder` stores the
+reservations, and this module decides when a reservation is granted.
 
 **Memory** has two rules, and both must hold. First, all reservations together stay within the
 host's memory minus a reserve. Second, the kernel's MemAvailable must cover the demand *and* the
@@ -17,14 +17,14 @@ kernel's range of ephemeral ports.
 
 **Load**: on a host that is busy with other work, a machine waits until the machines of other
 processes have ended, but at most `_HEEDS_LOAD_S` seconds. Machines that run one after the other end
-sooner. The wait has a limit because the load may never end.
+sooner than machines that share the processors. The wait has a limit because the load may never end.
 
 **Order**: demands are met in order of arrival, so that many small demands can't starve a large
 demand. A process
 that already holds a reservation precedes processes without a reservation, because it does not
 release its reservation while it waits. Two processes that each hold a reservation and wait for a
-second one may still wait for each other until their deadlines; one reservation for all machines of
-a test avoids that.
+second reservation may wait for each other until their deadlines. One reservation for all machines of
+a test avoids this deadlock.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A reservation, or a demand that waits; the `is_granted` of a waiting demand is false."""
+    """A reservation, or a demand that waits. The `is_granted` of a waiting demand is false."""
 
     who: str
     process: int
@@ -124,8 +124,8 @@ def reservations_in(folder: Path) -> ReservationFolder[Entry]:
 
 
 #: Limits on the pressure, in percent of the last ten seconds. `_MOST_CPU` limits the time in which
-#: some task waited for a processor; the other two limit the time in which all tasks waited for
-#: memory or the disk.
+#: some task waited for a processor. `_MOST_MEMORY` and `_MOST_IO` limit the time in which all tasks
+#: waited for memory or the disk.
 _MOST_CPU = 50.0
 _MOST_MEMORY = 20.0
 _MOST_IO = 80.0
@@ -195,7 +195,7 @@ class HostCapacity:
 
     @classmethod
     def from_proc(cls, proc: Path = _PROC, *, cores: int | None = None) -> HostCapacity:
-        """Read the capacity from the kernel's reports; cgroup limits are ignored."""
+        """Read the capacity from the kernel's reports, and ignore limits of cgroups."""
         total_mib = _field_mib(proc / "meminfo", "MemTotal")
         reserve_mib = max(_LEAST_RESERVE_MIB, total_mib // _RESERVE_SHARE)
         cores = cores or os.cpu_count() or 1
@@ -225,7 +225,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class _Shortage:
-    """Why a demand can't be met now; shortages of the same `key` are reported once."""
+    """Why a demand can't be met now. Shortages of the same `key` are reported once."""
 
     key: object
     text: str
@@ -279,7 +279,7 @@ class Broker:
         report: Callable[[str], None] = lambda _: None,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Reservation]:
-        """Reserve `demand`; while there is not enough capacity, wait and `report` the holders.
+        """Reserve `demand`. While there is not enough capacity, wait and `report` the holders.
 
         `cancelled` is called before each attempt. Raises RequirementError immediately if this host
         can never meet the demand. Raises HarnessError at the deadline or when `cancelled` returns

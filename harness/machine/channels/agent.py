@@ -44,7 +44,7 @@ class SettleResult:
     """The result of giving a clone its own identity.
 
     `nonce` is the nonce that the agent was asked to remember, or None. The guest's clock was
-    `clock_was_off_s` ahead of the host's clock (behind, if negative); the remaining error is at
+    `clock_was_off_s` ahead of the host's clock (behind, if negative). The remaining error is at
     most `clock_error_s`.
     """
 
@@ -95,7 +95,7 @@ def _ignore(_chunk: bytes) -> None:
 
 
 class Agent:
-    """A client of the agent in one guest; several threads may use it at the same time.
+    """A client of the agent in one guest. Several threads may use it at the same time.
 
     `program` is the agent's program, which the guest's loader requests as soon as the loader runs.
     A checkpoint may be taken while no request is open, since nothing is in transit then.
@@ -217,10 +217,10 @@ class Agent:
         """Run `argv`, and pass its output to callbacks as it arrives.
 
         If the link knows the guest's time, `timeout_s` is in guest time. In that case the host
-        ends the command at the limit; the guest itself ends the command only after
+        ends the command at the limit. The guest itself ends the command only after
         GUEST_LIMIT_TIMES times the limit.
 
-        The callbacks run in the caller's thread; while a callback runs, the command blocks at its
+        The callbacks run in the caller's thread. While a callback runs, the command blocks at its
         next output. An exception that a callback raises ends the command.
         """
         require_argv(argv)
@@ -240,7 +240,7 @@ class Agent:
                 on_stderr=on_stderr,
             )
         except _CommandLimitError:
-            # If the agent answers, the guest has ended the command by now; if the agent hangs,
+            # If the agent answers, the guest has ended the command by now. If the agent hangs,
             # `ping` raises HarnessError.
             self.ping(Deadline.after(_GRACE_S))
             return StreamResult(
@@ -306,7 +306,7 @@ class Agent:
     def read_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], deadline: Deadline
     ) -> list[bytes]:
-        """Return the bytes in `ranges` of a file or block device; a range is an offset and a length.
+        """Return the bytes in `ranges` of a file or block device. A range is an offset and a length.
 
         Raises HarnessError if the file does not exist, or ends before the end of a range.
         """
@@ -357,7 +357,7 @@ class Agent:
     def write_bytes(
         self, path: str, content: bytes, deadline: Deadline, mode: int = 0o644
     ) -> None:
-        """Write a file under a temporary name, and rename it to `path`; create missing folders."""
+        """Write a file under a temporary name, and rename it to `path`. Create missing folders."""
         is_inline = len(content) <= _INLINE_BYTES
         head = frames.to_json({"path": path, "mode": mode, "has_more": not is_inline})
         body = head + b"\n" + (content if is_inline else b"")
@@ -372,7 +372,7 @@ class Agent:
                     feed.credit(payload)
 
     def wait_for_file(self, path: str, deadline: Deadline) -> None:
-        """Wait until something exists at `path`; the folders above `path` need not exist yet."""
+        """Wait until something exists at `path`. The folders above `path` need not exist yet."""
         asked = frames.to_json({"path": path})
         render = message(frames.WAIT_FILE, asked)
         with self._link.call(f"the wait for '{path}'", render, deadline) as call:
@@ -402,7 +402,7 @@ class Agent:
         return found
 
     def close(self) -> None:
-        """Close the link; requests that are still waiting fail."""
+        """Close the link. Requests that are still waiting fail."""
         self._link.close()
 
 

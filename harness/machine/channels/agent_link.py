@@ -48,7 +48,7 @@ def message(kind: int, payload: bytes = b"") -> Callable[[int], bytes]:
 
 
 class Call:
-    """A request in flight; it stores received frames until they are read, up to a limit."""
+    """A request in flight, with the received frames that no thread has read yet, up to a limit."""
 
     def __init__(self, request: int, what: str, render: Callable[[int], bytes]) -> None:
         self.request = request
@@ -71,7 +71,9 @@ class Call:
             if kind == frames.MORE:
                 self.parts += payload
                 if len(self.parts) > frames.MAX_MESSAGE:
-                    raise frames.ProtocolError(f"An answer to {self.what} never ends.")
+                    raise frames.ProtocolError(
+                        f"An answer to {self.what} is longer than {frames.MAX_MESSAGE} bytes."
+                    )
                 return
             whole, self.parts = self.parts + payload, bytearray()
             self.has_ended = kind in _LAST
@@ -86,7 +88,7 @@ class Call:
             self.changed.notify()
 
     def _joins_last(self, kind: int, content: bytearray) -> bool:
-        """Return whether to append `content` to the last frame; a guest may send single bytes."""
+        """Return whether to append `content` to the last frame. A guest may send single bytes."""
         if kind not in _STREAMS or not self.answers:
             return False
         last, kept = self.answers[-1]
@@ -108,7 +110,7 @@ class Call:
             return self.has_ended or self.failure is not None or not deadline.has_passed()
 
     def next(self, deadline: Deadline) -> tuple[int, bytes] | None:
-        """Return the next frame, or None at the deadline; frames before a failure are returned first.
+        """Return the next frame, or None at the deadline. Frames before a failure are returned first.
 
         After the deadline a frame is returned only if the answer has ended or failed: a guest that
         sends without end would otherwise block its reader for ever.
@@ -127,7 +129,7 @@ class Call:
 
 
 class AgentLink:
-    """A session with the agent of one guest; several threads may use it at the same time.
+    """A session with the agent of one guest. Several threads may use it at the same time.
 
     `program` is the agent's program, which the guest's loader requests as soon as the loader runs.
     A separate thread sends and receives, so a guest that does not read, or writes without end,
@@ -178,7 +180,7 @@ class AgentLink:
             self._break(f"The agent of machine '{self._name}' {reason}")
 
     def _exchange(self) -> str:
-        """Send and receive until the socket ends; return why the socket ended."""
+        """Send and receive until the socket ends. Return why the socket ended."""
         poll = select.poll()
         poll.register(self._wake_theirs, select.POLLIN)
         while True:
@@ -279,7 +281,7 @@ class AgentLink:
         self._welcome = None
         self._welcomed.notify_all()
 
-    # Methods that send; their callers hold the lock
+    # Methods that send, whose callers hold the lock
 
     def _new_request(self) -> int:
         self._last_request = self._last_request % 0xFFFFFFFF + 1
@@ -328,7 +330,7 @@ class AgentLink:
         *,
         is_early: bool = False,
     ) -> Iterator[Call]:
-        """Send a request; cancel it if the `with` block ends before the answer.
+        """Send a request. Cancel the request if the `with` block ends before the answer.
 
         A request that `is_early` is sent before the agent's welcome message, and again once the
         agent is loaded.

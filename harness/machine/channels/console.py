@@ -1,4 +1,4 @@
-"""The serial console: a thread always reads the output; pexpect waits for patterns in the output."""
+"""The serial console, whose output a thread always reads, so that pexpect can find patterns."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _RECEIVE_BYTES = 65536
 _BACKLOG_BYTES = 64 << 20
 _TAIL_BYTES = 16384
 #: pexpect searches only the window at the end of its buffer. So a read must be shorter than the
-#: window; otherwise, the beginning of a long read would never be searched.
+#: window. Otherwise, the beginning of a long read would never be searched.
 _READ_BYTES = 8192
 _WINDOW = 2 * _READ_BYTES
 #: Seconds between two checks of a machine that prints nothing.
 _CHECK_S = 1.0
-#: Indices in the list of awaited patterns; the patterns of fatal messages come after these.
+#: Indices in the list of awaited patterns. The patterns of fatal messages come after these.
 _EOF, _TIMEOUT, _FIRST_FATAL = 1, 2, 3
 
 #: Console messages after which no boot recovers.
@@ -54,8 +54,8 @@ class _SocketSpawn(_TextSpawn):
     """A pexpect spawn over a socket, from which a thread reads all the time.
 
     A full serial socket blocks the guest's console and with it the boot, so the thread reads even
-    while no wait is active. QEMU writes the complete log; this object keeps the last 64 MiB of
-    output that no wait has consumed. At the limit of a console the thread stops reading. QEMU logs
+    while no wait is active. QEMU writes the complete log, and this object stores the last 64 MiB
+    of output that no wait has consumed. At the limit of a console the thread stops reading. QEMU logs
     only output that is read, so the log can't fill the disk.
     """
 
@@ -163,11 +163,11 @@ class Console:
         what: str,
         failure: Callable[[], str | None] = lambda: None,
     ) -> str:
-        """Wait until the guest prints text that matches the regex `pattern`; return the match.
+        """Wait until the guest prints text that matches the regex `pattern`. Return the match.
 
-        The wait ends early if the guest prints a fatal message, or if QEMU closes the console. It
-        also ends if `failure` returns a reason; `failure` is called every second. Raises
-        HarnessError, with the console's last lines, if the wait fails.
+        The wait ends early if the guest prints a fatal message, if QEMU closes the console, or if
+        `failure` returns a reason. `failure` is called every second. Raises HarnessError, with the
+        console's last lines, if the wait fails.
         """
         fatal_messages = list(FATAL_MESSAGES)
         choices: list[re.Pattern[str] | type[pexpect.EOF | pexpect.TIMEOUT]] = [

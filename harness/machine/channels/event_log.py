@@ -21,7 +21,7 @@ _MOST_NAMED = 50
 
 @dataclass(frozen=True, kw_only=True)
 class QmpEvent:
-    """One event that QEMU reported; `at_s` is QEMU's wall-clock time in seconds."""
+    """One event that QEMU reported. `at_s` is QEMU's wall-clock time in seconds."""
 
     name: str
     at_s: float
@@ -29,11 +29,11 @@ class QmpEvent:
 
 
 class EventLog:
-    """The events of one machine, oldest first; any thread may add events or wait for them.
+    """The events of one machine, oldest first. Any thread may add events or wait for them.
 
-    A guest causes some events, such as resets. So the log has a limit; beyond this limit, the log
-    drops events, and each wait fails. `advice` is the last sentence of the error of a failed wait;
-    it says where to look for the reason.
+    A guest causes some events, such as resets. So the log has a limit. Beyond this limit, the log
+    drops events, and each wait fails. `advice` ends the error of a failed wait, and says where
+    to look for the reason.
     """
 
     def __init__(self, machine: str, *, advice: str) -> None:
@@ -58,7 +58,7 @@ class EventLog:
             self._changed.notify_all()
 
     def end(self, why: str = "") -> None:
-        """Record that QEMU has ended, and the reason; later reasons are ignored."""
+        """Record that QEMU has ended, and the reason. Later reasons are ignored."""
         with self._changed:
             if self._ended is None:
                 self._ended = why
@@ -110,7 +110,7 @@ class EventLog:
 
 
 def _names_of(events: Sequence[QmpEvent]) -> str:
-    """Return the names of events for a message; if there are many, only the last names."""
+    """Return the names of events for a message. If there are many, only the last names."""
     left_out = len(events) - _MOST_NAMED
     before = [f"{left_out} earlier"] if left_out > 0 else []
     return ", ".join([*before, *(event.name for event in events[-_MOST_NAMED:])]) or "no event"

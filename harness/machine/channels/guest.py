@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _RUN_S = 60.0
 #: An exit code that `sh` and `cat` do not use.
 _ABSENT = 44
-#: Waits until sysfs lists enough PCI functions; lspci would start a process for each check.
+#: Waits until sysfs lists enough PCI functions. lspci would start a process for each check.
 UNTIL_LISTED = (
     "while :; do found=0; for f in /sys/bus/pci/devices/*; do "
     'read -r vendor <"$f/vendor" && read -r device <"$f/device" && '
@@ -25,7 +25,7 @@ UNTIL_LISTED = (
     '[ "$found" -lt "$2" ] || exit 0; sleep 0.02; done'
 )
 
-#: Prints PID, path and name of each process with a matching open file; ignores processes that end.
+#: Prints PID, path and name of each process with a matching open file, but no process that ends.
 USERS = r"""
 command -v find >/dev/null || { echo "there is no 'find' in the guest" >&2; exit 1; }
 find /proc/[0-9]*/fd -lname "$1" -printf '%h %l\n' 2>/dev/null | while read -r folder path; do
@@ -50,7 +50,7 @@ class Guest:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a command as root; each argument is one word. A failed command raises no error."""
+        """Run a command as root. Each argument is one word. A failed command raises no error."""
         return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
 
     def output_of(self, *argv: str, timeout_s: float = _RUN_S) -> str:
@@ -80,7 +80,7 @@ class Guest:
         return result.stdout
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a file under a temporary name, and rename it to `path`; create missing folders."""
+        """Write a file under a temporary name, and rename it to `path`. Create missing folders."""
         script = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1.part" && mv -- "$1.part" "$1"'
         result = self.run("sh", "-c", script, "write", path, stdin=text)
         if not result.ok:
@@ -94,7 +94,7 @@ class Guest:
 
         Raises HarnessError at the deadline.
         """
-        # cloud-init's own `status --wait` starts an interpreter and polls every 0.25 s; the result
+        # cloud-init's own `status --wait` starts an interpreter and polls every 0.25 s. The result
         # file is renamed into place, so it is complete as soon as it exists.
         path = "/run/cloud-init/result.json"
         script = f"until [ -e {path} ]; do sleep 0.1; done; cat {path}"
@@ -129,7 +129,7 @@ class Guest:
     def wait_for_pci(self, ids: str, *, count: int = 1, timeout_s: float = _RUN_S) -> None:
         """Wait until the guest lists `count` PCI functions with `ids`, such as '10de:2330'.
 
-        Raises HarnessError if the wait takes too long; the message names the functions that the
+        Raises HarnessError if the wait takes too long. The message names the functions that the
         guest lists.
         """
         vendor, _, device = ids.partition(":")

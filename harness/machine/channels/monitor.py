@@ -17,7 +17,7 @@ COMMAND_S = 30.0
 
 
 class MonitorLostError(HarnessError):
-    """The connection to the monitor is lost; QEMU may have ended, or may still run."""
+    """The connection to the monitor is lost. QEMU may have ended, or may still run."""
 
 
 class Monitor(Protocol):

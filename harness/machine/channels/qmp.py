@@ -111,7 +111,7 @@ class QmpSession:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _record_events(self) -> None:
-        """Record events until the connection ends; qemu.qmp's listener does not report that end."""
+        """Record events until the connection ends. qemu.qmp's listener does not report that end."""
         listener = self._client.events
         end = asyncio.ensure_future(self._client.runstate_changed())
         try:

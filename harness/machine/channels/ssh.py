@@ -1,4 +1,4 @@
-"""Runs commands in a guest by OpenSSH; all commands share one connection."""
+"""Runs commands in a guest by OpenSSH. All commands share one connection."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def render_remote(argv: Argv, *, timeout_s: float, env: Mapping[str, str], nonce
 
 
 def find_ending(stderr: str, nonce: str) -> Ending | None:
-    """Find the line with the exit code; return None if the line is missing or truncated.
+    """Find the line with the exit code. Return None if the line is missing or truncated.
 
     Output of a background process after that line is part of stderr too.
     """
@@ -164,7 +164,7 @@ class SshRunner:
         self._master: ChildProcess | None = None
 
     def connect(self, deadline: Deadline) -> None:
-        """Open the connection; retry until the guest's server is up.
+        """Open the connection. Retry until the guest's server is up.
 
         Raises HarnessError at the deadline, with ssh's last output.
         """
@@ -226,7 +226,7 @@ class SshRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run `argv` in the guest; each word is quoted for the guest's shell.
+        """Run `argv` in the guest. Each word is quoted for the guest's shell.
 
         Raises HarnessError if the command's exit code is unknown.
         """

@@ -37,7 +37,7 @@ class StartedCommand:
         self._has_ended = False
 
     def feed(self, content: bytes) -> None:
-        """Send input; block while the guest does not read. Do nothing once the command has ended."""
+        """Send input. Block while the guest does not read. Do nothing once the command has ended."""
         rest = memoryview(content)
         while rest:
             with self._changed:
@@ -50,7 +50,7 @@ class StartedCommand:
             self._link.send(frames.DATA, self._call, bytes(chunk))
 
     def feed_end(self) -> None:
-        """Close the command's input; a command in a terminal reads Ctrl-D instead."""
+        """Close the command's input. A command in a terminal reads Ctrl-D instead."""
         self._link.send(frames.DATA_END, self._call)
 
     def signal(self, number: int) -> None:
@@ -63,11 +63,11 @@ class StartedCommand:
         self._link.send(frames.RESIZE, self._call, size)
 
     def cancel(self) -> None:
-        """Kill the command, or hang up its terminal; `wait` then returns."""
+        """Kill the command, or hang up its terminal, so that `wait` returns."""
         self._link.send(frames.CANCEL, self._call)
 
     def wait(self, on_output: Callable[[int, bytes], None]) -> int | None:
-        """Pass output to `on_output` as it arrives; return the exit code, or None after `cancel`.
+        """Pass output to `on_output` as it arrives. Return the exit code, or None after `cancel`.
 
         `on_output` gets the kind, `frames.STDOUT` or `frames.STDERR`, and the bytes. Raises
         HarnessError if the machine ends, or if the command's time limit passes.
@@ -106,7 +106,7 @@ def started_command(
     """Start `argv` in the guest as root, and kill it at `limit_s` or at the end of the context.
 
     With `terminal` (rows and columns), the command runs in a terminal of that size, and all its
-    output is `frames.STDOUT`; `fallback` runs in the terminal if the guest lacks the program of
+    output is `frames.STDOUT`. `fallback` runs in the terminal if the guest lacks the program of
     `argv`.
 
     Raises HarnessError if the guest does not accept the request.

@@ -37,7 +37,7 @@ STATE = "state"
 
 
 class CheckpointDamagedError(DamagedError):
-    """A checkpoint in the cache has changed since publication; no clone may start from it."""
+    """A checkpoint in the cache has changed since publication. No clone may start from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def write_manifest(
 
 
 def _make_sparse(ram: Path, runner: Runner, deadline: Deadline) -> None:
-    """Free the blocks of zero pages; a failure only wastes disk space.
+    """Free the blocks of zero pages. A failure only wastes disk space.
 
     `fallocate --dig-holes` does not help: it treats allocated blocks that were never written as
     holes, and leaves these blocks allocated.

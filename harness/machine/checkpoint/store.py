@@ -1,8 +1,8 @@
 """Checkpoints: saved states of machines, made once, from which any number of clones start.
 
-A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. Its key
-covers everything on which its bytes depend, including the parent's key. Its manifest pins the
-parent's disk by digest, since that disk is the backing file of the overlay. A process that uses a
+A checkpoint is a folder with the machine's memory, QEMU's device state and a disk overlay. The key of a
+checkpoint covers everything on which its bytes depend, including the parent's key. The manifest pins
+the parent's disk by digest, since the parent's disk is the backing file of the overlay. A process that uses a
 checkpoint holds a shared lock, which the kernel releases at the end of the process. A checkpoint
 without a lock may be removed.
 """
@@ -57,7 +57,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A published state of a machine; its files never change.
+    """A published state of a machine, whose files never change.
 
     Clones map `ram` privately. `state` is QEMU's device state. `disk` is a qcow2 overlay on the
     disk of the parent or of an image. `facts` are the values that `make` returned.
@@ -99,7 +99,7 @@ def key_of(name: str, parts: Mapping[str, object], parent: Checkpoint | None) ->
 
 
 class CheckpointStore:
-    """Checkpoints below one folder; many processes and threads may use one store.
+    """Checkpoints below one folder. Many processes and threads may use one store.
 
     After each publication, and in `gc`, the least recently used checkpoints beyond `limit_mib` are
     removed. Checkpoints in use stay, and so do the parents of remaining checkpoints.
@@ -141,11 +141,11 @@ class CheckpointStore:
     ) -> Iterator[Checkpoint]:
         """Make the checkpoint if it is missing, and keep it in use during the `with` block.
 
-        `parts` are JSON data. They name everything on which the checkpoint's bytes depend, except
+        `parts` are JSON data, and name everything on which the checkpoint's bytes depend, except
         the parent. If there is no parent, `parts` include the digest of the image's disk. `make`
         brings a machine of `memory_mib` to the wanted state, writes the files to the given place, and
-        returns facts for the manifest. The parent is in this store; the caller has to keep the
-        parent in use until this method yields.
+        returns facts for the manifest. The parent has to be in this store, and in use
+        until this method yields.
 
         Raises any error of `make`, RequirementError if there is no space, CheckpointDamagedError if
         the parent is damaged, and HarnessError if another process holds the checkpoint beyond the
@@ -248,29 +248,29 @@ class CheckpointStore:
             yield
 
     def ls(self) -> list[CachedArtifact]:
-        """Return the published checkpoints, sorted by name; read only their manifests."""
+        """Return the published checkpoints, sorted by name. Read only their manifests."""
         return self._cache.ls()
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every checkpoint; return all checkpoints, with the damage found."""
+        """Read every file of every checkpoint. Return all checkpoints, with the damage found."""
         return self._cache.verify()
 
     def gc(self, limit_mib: int | None = None) -> list[Removal]:
         """Remove leftovers of killed processes, and the least recently used checkpoints beyond a limit.
 
-        Without `limit_mib` the store's limit applies; 0 removes everything that is not in use.
+        Without `limit_mib` the store's limit applies. 0 removes everything that is not in use.
         """
         limit = self._limit_mib if limit_mib is None else limit_mib
         return [*self._cache.store.sweep(), *self._cache.collect_to_limit(limit)]
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
-        """Remove these checkpoints and all checkpoints made from them; checkpoints in use stay."""
+        """Remove these checkpoints and all checkpoints made from them. Checkpoints in use stay."""
         return self._cache.remove(chosen)
 
     def _open(
         self, folder: Path, key: str, holding: contextlib.ExitStack, deadline: Deadline
     ) -> Checkpoint:
-        """Return an undamaged checkpoint; lock it and its parents for use until `holding` ends."""
+        """Return an undamaged checkpoint. Lock it and its parents for use until `holding` ends."""
         self._share(folder, holding, deadline)
         manifest = CHECKPOINT_FORMAT.check(folder, key)
         parent = None

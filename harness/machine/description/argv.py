@@ -49,7 +49,7 @@ def render_argv(
     serial_log: Path,
     attachments: Sequence[Attachment] = (),
 ) -> list[str]:
-    """Render QEMU's command line; this function is pure.
+    """Render QEMU's command line; the function is pure.
 
     The attachments use the root ports in order. The guest's network is restricted to one forward
     from the host's loopback to the guest's SSH port, and to the ports of the host that the spec
@@ -139,7 +139,7 @@ def _network(spec: MachineSpec) -> str:
 def _disk_device(spec: MachineSpec) -> str:
     """Render the disk.
 
-    With firmware, the disk has a boot index; otherwise firmware could boot the seed volume.
+    With firmware, the disk has a boot index. Otherwise, firmware could boot the seed volume.
     """
     first = ",bootindex=1" if isinstance(spec.kernel, Firmware) else ""
     return f"virtio-blk-pci,drive=disk,serial=root{first}"

@@ -22,7 +22,7 @@ def connect_argv(port: int) -> list[str]:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until `source` ends, then close `target` for writing; after an error, close both."""
+    """Copy until `source` ends, then close `target` for writing. After an error, close both."""
     try:
         while chunk := source.recv(_CHUNK):
             target.sendall(chunk)

@@ -1,4 +1,4 @@
-"""The description of a machine as plain frozen data; this module runs no command."""
+"""The description of a machine as plain frozen data; the module runs no command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from harness.errors import BadInputError
 
-#: The default memory of a guest; machines with equal memory share checkpoints.
+#: The default memory of a guest. Machines with equal memory share checkpoints.
 DEFAULT_MEMORY_MIB = 1536
 #: The default memory of a distribution's own image.
 DEFAULT_CLOUD_IMAGE_MEMORY_MIB = 1024
@@ -37,7 +37,7 @@ class Accelerator(enum.Enum):
         "tcg",
         # Five levels of page tables are walked in software, each access to user memory ends a
         # translated block, and `rep movsb` copies byte by byte: with these three features a boot
-        # took a quarter longer. QEMU 11 also has `fsrm`; with `fsrm` but without `erms`, Linux 6.1
+        # took a quarter longer. QEMU 11 also has `fsrm`. With `fsrm` but without `erms`, Linux 6.1
         # hangs in `memmove`.
         "max,-la57,-smap,-erms,-fsrm",
         (
@@ -51,7 +51,7 @@ class Accelerator(enum.Enum):
             # guest misses ticks, and panics. Under KVM, Linux skips this check.
             "no_timer_check",
             "transparent_hugepage=never",
-            # These features cost time at every fork, fault and task switch.
+            # PSI, audit, memory cgroups and LSMs cost time at every fork, fault and task switch.
             "psi=0",
             "audit=0",
             "cgroup.memory=nokmem,nosocket",
@@ -84,7 +84,7 @@ class DirectKernel:
     """A kernel that QEMU loads itself, without firmware and boot loader.
 
     With `is_verbatim`, the command line is only `append` and the caller's words, without the
-    accelerator's arguments. When the guest reboots, the machine ends; with `may_reboot`, QEMU loads
+    accelerator's arguments. When the guest reboots, the machine ends. With `may_reboot`, QEMU loads
     the kernel again instead.
     """
 
@@ -135,7 +135,7 @@ class MemoryFile:
 class HostPort:
     """A port of the host's loopback, and the address in the guest's network that leads to it.
 
-    Addresses are in 10.0.2.0/24; QEMU uses 10.0.2.2, .3 and .15.
+    Addresses are in 10.0.2.0/24. QEMU uses 10.0.2.2, .3 and .15.
     """
 
     host_port: int
@@ -145,7 +145,7 @@ class HostPort:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSpec:
-    """The facts about a machine that a VM driver needs; `argv.render_argv` renders QEMU's argv.
+    """The facts about a machine that a VM driver needs. `argv.render_argv` renders QEMU's argv.
 
     `root_ports` is the number of empty PCIe slots into which GPUs are plugged, at the start or
     later. Each port reserves `root_port_window_mib` of address space for the memory BARs of a

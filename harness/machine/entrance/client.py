@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 65536
 #: Seconds within which a shell is expected to print its prompt.
 _PROMPT_S = 2.0
-#: Ctrl-] detaches from a console, as in `virsh console`; the console itself does not end.
+#: Ctrl-] detaches from a console, as in `virsh console`. The console itself does not end.
 LEAVE_CONSOLE = b"\x1d"
 
 
@@ -44,7 +44,7 @@ def run_in(
     *,
     before_input: Callable[[], None] | None = None,
 ) -> int:
-    """Run a command in a machine with this process's input and output; return its exit code.
+    """Run a command in a machine with this process's input and output. Return its exit code.
 
     Without `argv` the command is a login shell. The command has a terminal if both input and output
     of this process are a terminal. `before_input` runs in a thread, and input is read once
@@ -120,7 +120,7 @@ def _converse(
 
 
 class _Awaited:
-    """Runs a function in a thread; its descriptor becomes readable once the function has ended."""
+    """Runs a function in a thread, and has a descriptor that is readable once the function ends."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -146,7 +146,7 @@ class _Awaited:
             self._running.add_done_callback(lambda _: os.write(self._ends, b"."))
 
     def result(self) -> None:
-        """Raise the error of the function; do nothing if the function succeeded."""
+        """Raise the error of the function. Do nothing if the function succeeded."""
         if self._running is not None:
             self._running.result()
 
@@ -197,7 +197,7 @@ def _pass(
 
 
 def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None:
-    """Write output; return how the request ended, or None if the request has not ended."""
+    """Write output. Return how the request ended, or None if the request has not ended."""
     for kind, content in messages:
         if kind is Kind.OUTPUT:
             _write(1, content)
@@ -212,7 +212,7 @@ def _show(messages: Sequence[tuple[Kind, bytes]]) -> Mapping[str, object] | None
 
 
 def _try_send(sock: socket.socket, kind: Kind, content: bytes) -> None:
-    """Send a message; ignore an error, since earlier messages say why the machine ended."""
+    """Send a message. Ignore an error, since earlier messages say why the machine ended."""
     with contextlib.suppress(OSError):
         send(sock, kind, content)
 

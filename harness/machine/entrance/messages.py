@@ -25,7 +25,7 @@ _RECEIVE_BYTES = 65536
 
 
 class Kind(enum.IntEnum):
-    """The kind of a message; the client's kinds come first."""
+    """The kind of a message. The client's kinds come first."""
 
     REQUEST = 1
     INPUT = 2
@@ -89,7 +89,7 @@ def size_from(fields: Mapping[str, object]) -> TerminalSize:
 
 
 def send(sock: socket.socket, kind: Kind, content: bytes = b"") -> None:
-    """Send one message. Raises OSError if the other side has closed the socket."""
+    """Send one message. Raises OSError if the peer has closed the socket."""
     sock.sendall(_HEADER.pack(kind, len(content)) + content)
 
 

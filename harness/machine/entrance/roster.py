@@ -1,4 +1,4 @@
-"""Lists the running machines; an entry ends with the process that runs its machine."""
+"""Lists the running machines. An entry ends with the process that runs its machine."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def roster_folder() -> Path:
 class RunningMachine:
     """A machine that a process of this user runs.
 
-    `id` is unique on the host; `name` is the name in the test's request. `process` is the PID of
+    `id` is unique on the host. `name` is the name in the test's request. `process` is the PID of
     the process that runs the machine, and `user` is QEMU's PID, if QEMU runs on this host. `since` and `until`
-    are in seconds since the epoch; a machine that was kept ends at `until`.
+    are in seconds since the epoch. A machine that was kept ends at `until`.
     """
 
     id: str
@@ -51,7 +51,7 @@ class RunningMachine:
     gpus: tuple[str, ...] = ()
     user: int | None = None
     until: float | None = None
-    #: The reservation protocol needs this field; an entry of this list never waits.
+    #: The reservation protocol needs this field. An entry of this list never waits.
     is_granted: bool = True
 
     @property
@@ -113,7 +113,7 @@ class Roster:
         return self._entries.enter(machine)
 
     def update(self, name: str, machine: RunningMachine) -> None:
-        """Update the facts of a machine that still runs; `entered` has yielded `name`."""
+        """Update the facts of a machine that still runs. `entered` has yielded `name`."""
         with self._entries.open() as book, contextlib.suppress(FileNotFoundError):
             book.write(name, machine)
 
@@ -125,7 +125,7 @@ class Roster:
     def find(self, word: str) -> RunningMachine:
         """Return the machine with this id, or the only machine with this name.
 
-        Raises BadInputError if no machine fits, or if several machines fit; the message names the
+        Raises BadInputError if no machine fits, or if several machines fit. The message names the
         running machines.
         """
         machines = self.machines()

@@ -34,7 +34,7 @@ _READY_S = 120.0
 _CLOSE_S = 5.0
 _BACKLOG = 8
 _BY_SIGNAL = 128
-#: The maximum number of chunks of console output that wait to be sent to one client; a chunk has
+#: The maximum number of chunks of console output that wait to be sent to one client. A chunk has
 #: at most 64 KiB.
 _MOST_UNSENT = 256
 
@@ -163,7 +163,7 @@ def _size_of(content: bytes) -> TerminalSize:
 
 
 def _put_newest(unsent: queue.Queue[bytes | None], chunk: bytes | None) -> None:
-    """Put a chunk without waiting, from one thread at a time; a full queue drops its oldest chunk."""
+    """Put a chunk without waiting, from one thread at a time. A full queue drops its oldest chunk."""
     if unsent.full():
         # Another thread may have just taken the oldest chunk.
         with contextlib.suppress(queue.Empty):
@@ -235,7 +235,7 @@ class _Visit:
         started.cancel()
 
     def _attach_console(self) -> None:
-        """Send the client the console's last output and all later output; type the client's input."""
+        """Send the client the console's last output and all later output. Type the client's input."""
         # A client that does not read must not block the console, so a separate thread sends.
         printed: queue.Queue[bytes | None] = queue.Queue(_MOST_UNSENT)
         sending = threading.Thread(

@@ -1,6 +1,6 @@
 """Loads libvirt's Python binding, which is optional and untyped.
 
-Other modules use the binding's objects; the protocols here declare the methods that the harness
+Other modules use the binding's objects. The protocols here declare the methods that the harness
 calls.
 """
 
@@ -34,7 +34,7 @@ class VirConnect(Protocol):
         self, domain: object, event: int, callback: Callable[..., None], opaque: object
     ) -> int: ...
     def domainEventDeregisterAny(self, registration: int) -> int: ...  # noqa: N802
-    # This protocol declares no other methods; libvirt itself checks calls of other methods.
+    # This protocol declares no other methods. libvirt itself checks calls of other methods.
     def __getattr__(self, name: str) -> Any: ...
 
 
@@ -42,7 +42,7 @@ class VirConnect(Protocol):
 def load_libvirt() -> Any:
     """Return the module `libvirt`.
 
-    Raises RequirementError if the binding is not installed; the message names the extra.
+    Raises RequirementError if the binding is not installed. The message names the extra.
     """
     with _required("libvirt"):
         module = importlib.import_module("libvirt")

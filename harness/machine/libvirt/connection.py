@@ -38,7 +38,7 @@ _JOIN_S = 5.0
 
 
 class EventLoop:
-    """The event loop of one process; call `start` before the first connection."""
+    """The event loop of one process. Call `start` before the first connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class EventLoop:
 
     def _begin(self, libvirt: Any) -> None:
         libvirt.virEventRegisterDefaultImpl()
-        # This timer never fires by itself: `end` fires it to wake the loop.
+        # The timer fires only when `end` sets it, to wake the loop.
         timer = libvirt.virEventAddTimeout(-1, _wake, None)
         thread = threading.Thread(
             target=self._turn, args=(libvirt,), name="libvirt-events", daemon=True
@@ -99,7 +99,7 @@ T = TypeVar("T")
 
 #: The oldest supported libvirt: the version of Ubuntu 22.04.
 OLDEST = (8, 0, 0)
-#: Seconds after which a call is assumed to hang; on a busy host, the start of a domain takes a few
+#: Seconds after which a call is assumed to hang. On a busy host, the start of a domain takes a few
 #: seconds.
 CALL_S = 90.0
 _OPEN_S = 20.0
@@ -177,9 +177,9 @@ class Connection:
         return lambda: self._watchers.remove(watcher)
 
     def reopen(self, deadline: Deadline) -> None:
-        """Connect again if libvirtd has ended; wait for a libvirtd that is being restarted.
+        """Connect again if libvirtd has ended. Wait for a libvirtd that is being restarted.
 
-        Objects of the old connection stay invalid; `generation` counts the connections. Threads
+        Objects of the old connection stay invalid. `generation` counts the connections. Threads
         that call this method at the same time share one new connection.
         """
         with self._reopening:
@@ -260,7 +260,7 @@ class Connection:
         limit_s: float = CALL_S,
         late: Callable[[T], object] | None = None,
     ) -> T:
-        """Return the result of one libvirt call; `what` is a noun, such as "the start of 'x'".
+        """Return the result of one libvirt call. `what` is a noun, such as "the start of 'x'".
 
         A result that arrives after the limit is passed to `late`, in the call's own thread.
 

@@ -60,7 +60,7 @@ class Domain:
         self._watches = contextlib.ExitStack()
 
     def start(self, xml: str, *, emulator: str) -> None:
-        """Start the domain paused; `resume` lets its guest run.
+        """Start the domain paused. `resume` lets its guest run.
 
         Raises HarnessError with libvirt's message if libvirt refuses. A domain that starts after
         the time limit is ended at once.
@@ -179,12 +179,12 @@ class Domain:
     def destroy(self) -> None:
         """End the domain if it has not ended, and verify that libvirt no longer lists it.
 
-        A domain survives a crash of libvirtd; after a crash, the restarted libvirtd ends the
+        A domain survives a crash of libvirtd. After a crash, the restarted libvirtd ends the
         domain. Raises HarnessError if no libvirtd answers.
         """
         if not self._may_exist or self._has_ended:
             return
-        # A domain that is still starting may appear later; `close` looks for that domain again.
+        # A domain that is still starting may appear later. `close` looks for that domain again.
         has_begun = self._raw is not None
         connection = self._connection
         try:

@@ -34,7 +34,7 @@ _SERIAL_SLOT, _RNG_SLOT, _DISK_SLOT, _NET_SLOT, _SEED_SLOT, _FIRST_PORT_SLOT = r
 _LAST_SLOT = 0x1E
 MOST_ROOT_PORTS = _LAST_SLOT - _FIRST_PORT_SLOT + 1
 _SEED_CHASSIS = 31
-#: The numbers of the buses behind the seed's root port and behind the first port for GPUs; the
+#: The numbers of the buses behind the seed's root port and behind the first port for GPUs. The
 #: root bus is bus 0.
 SEED_BUS, _FIRST_PORT_BUS = 1, 2
 
@@ -44,7 +44,7 @@ class DomainHost:
     """The facts about a host that a domain's XML depends on.
 
     `owner` is the user and group of QEMU, if libvirt allows a choice, so that QEMU can access the
-    files of the user who runs the harness. The model `dac` sets the owner; the other
+    files of the user who runs the harness. The model `dac` sets the owner. The other
     `security_models` are disabled for the domain. QEMU connects to the harness's listening socket
     `agent_socket`, which is None if the XML is for a machine that is not started.
     """

@@ -1,4 +1,4 @@
-"""libvirt's errors as sentences that end with a remedy; this module does not import libvirt."""
+"""libvirt's errors as sentences that end with a remedy; the module does not import libvirt."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _NOT_ALLOWED = frozenset(
 
 
 class LibvirtError(HarnessError):
-    """libvirt refused a call; `code` is libvirt's error number, mostly one of `Code`."""
+    """libvirt refused a call. `code` is libvirt's error number, mostly one of `Code`."""
 
     def __init__(self, message: str, *, code: int) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class NoDaemonError(RequirementError):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorContext:
-    """One error as libvirt reports it; `errno` is the operating system's error number, if any."""
+    """One error as libvirt reports it. `errno` is the operating system's error number, if any."""
 
     code: int
     origin: int

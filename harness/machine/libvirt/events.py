@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class EventKind(enum.Enum):
-    """The kind of an event; lifecycle events come first, in the order of libvirt's numbers."""
+    """The kind of an event. Lifecycle events come first, in the order of libvirt's numbers."""
 
     DEFINED = "defined"
     UNDEFINED = "undefined"
@@ -46,7 +46,7 @@ _LIFE_CYCLE = tuple(EventKind)[:9]
 
 @dataclass(frozen=True, kw_only=True)
 class DomainEvent:
-    """One event; `detail` is libvirt's number of the cause, `device` the alias of a device."""
+    """An event; `detail` is libvirt's number of its cause, and `device` the alias of its device."""
 
     kind: EventKind
     detail: int = 0
@@ -65,7 +65,7 @@ class DomainEvents:
     """The events of the domain with this UUID, recorded from construction to `close`.
 
     Without `domain`, the events are recorded even before the domain exists, so that no event is
-    missed; but libvirt permits only one such registration per connection. With `domain`, any number
+    missed. libvirt permits only one such registration per connection. With `domain`, any number
     of objects may watch the domain. The event loop calls `listener`, which has to return quickly.
     """
 

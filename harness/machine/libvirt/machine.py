@@ -49,7 +49,7 @@ _COPIED_BYTES = 4 << 20
 class LibvirtMachine(MonitoredMachine):
     """A running domain, which ends with its `with` block, this process or its connection.
 
-    It leaves `domain.xml` and `serial.log` in `folder`, and also `stderr.log` if this user may read
+    The machine leaves `domain.xml` and `serial.log` in `folder`, and also `stderr.log` if this user may read
     the log of QEMU that libvirt writes into `qemu_logs`.
     """
 
@@ -254,7 +254,7 @@ class LibvirtMachine(MonitoredMachine):
         return f"libvirt's log of it ends with: {output}"
 
     def kill(self) -> None:
-        """End the domain at once; a thread that waits for this machine gets an error."""
+        """End the domain at once. A thread that waits for this machine gets an error."""
         with contextlib.suppress(HarnessError):
             self._domain.destroy()
 

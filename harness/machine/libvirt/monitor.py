@@ -1,4 +1,4 @@
-"""A domain's QEMU monitor; libvirt passes the QMP commands and events through."""
+"""A domain's QEMU monitor. libvirt passes the QMP commands and events through."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MonitorEvents:
 
 
 class DomainMonitor:
-    """The monitor of one running domain; it records events from its construction on."""
+    """The monitor of one running domain, which records events from its construction on."""
 
     def __init__(
         self, connection: Connection, events: MonitorEvents, domain: Any, *, name: str, uuid: str
@@ -157,7 +157,7 @@ class DomainMonitor:
         return self._log.wait_for(what, matches, deadline, since=since, loss=loss)
 
     def note_end(self, why: str) -> None:
-        """Record that QEMU has ended; no more events follow."""
+        """Record that QEMU has ended. No more events follow."""
         self._log.end(why)
 
     def close(self) -> None:

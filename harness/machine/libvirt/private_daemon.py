@@ -48,7 +48,7 @@ _LOG_BYTES = 64 << 10
 
 
 class PrivateDaemon:
-    """A running private libvirtd; `private_daemon` starts one."""
+    """A running private libvirtd. `private_daemon` starts one."""
 
     def __init__(self, layout: DaemonLayout, init: int, holder: ChildProcess) -> None:
         self._layout = layout
@@ -105,11 +105,11 @@ class PrivateDaemon:
         self.start(deadline)
 
     def stop(self, deadline: Deadline) -> None:
-        """Ask libvirtd to end; the machines of open connections end with libvirtd."""
+        """Ask libvirtd to end. The machines of open connections end with libvirtd."""
         self._signal("TERM", deadline)
 
     def kill(self, deadline: Deadline) -> None:
-        """Kill libvirtd, as a crash would; the machines continue."""
+        """Kill libvirtd, as a crash would. The machines continue."""
         self._signal("KILL", deadline)
 
     def processes(self) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ class Device:
 def examine(
     uri: str | None, *, qemu: str, accelerator: Accelerator | None
 ) -> list[RequirementCheck]:
-    """Check the requirements of machines at `uri`; a failed check skips only the checks that depend on it."""
+    """Check the requirements of machines at `uri`. A failed check skips only the checks that depend on it."""
     try:
         number = load_libvirt().getVersion()
     except HarnessError as error:
@@ -117,7 +117,7 @@ def examine(
 def _emulator(
     connection: Connection, qemu: str, accelerator: Accelerator | None
 ) -> RequirementCheck:
-    """Ask libvirt for QEMU's capabilities; libvirt probes QEMU as QEMU's own user."""
+    """Ask libvirt for QEMU's capabilities. libvirt probes QEMU as QEMU's own user."""
     kind = "kvm" if accelerator is not None and accelerator.accel == "kvm" else "qemu"
     path = shutil.which(qemu) or qemu
     try:

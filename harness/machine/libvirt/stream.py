@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MOST_BYTES = 1 << 20
 _CLOSE_S = 5.0
-#: The time limit of an abort, in seconds. It is shorter than `_CLOSE_S`, so that `close` still
-#: waits when the limit of the abort passes.
+#: The time limit of an abort, in seconds. An abort has a shorter limit than `close`, so that `close`
+#: still waits when the limit of the abort passes.
 _ABORT_S = 3.0
 #: The return value of libvirt's Python binding when a call would block.
 _WOULD_BLOCK = -2
@@ -131,7 +131,7 @@ class StreamSocket:
             self._end()
 
     def _receive(self) -> bool:
-        """Read the stream's available data; return whether more data may follow."""
+        """Read the stream's available data. Return whether more data may follow."""
         while len(self._to_socket) < _MOST_BYTES:
             chunk = self._stream.recv(_CHUNK_BYTES)
             if chunk == _WOULD_BLOCK:
@@ -144,7 +144,7 @@ class StreamSocket:
         return True
 
     def _note(self, chunk: bytes) -> None:
-        """Write to the log; if that fails, the guest continues, and `failure` returns the reason."""
+        """Write to the log. If that fails, the guest continues, and `failure` returns the reason."""
         if self._log is None:
             return
         try:
@@ -161,12 +161,12 @@ class StreamSocket:
     def _close_log(self) -> None:
         log, self._log = self._log, None
         if log is not None:
-            # Closing flushes the buffer, which may fail again; the file is closed in any case.
+            # Closing flushes the buffer, which may fail again. The file is closed in any case.
             with contextlib.suppress(OSError):
                 log.close()
 
     def _flush(self) -> bool:
-        """Send to the socket as much as it accepts; return whether it accepted anything."""
+        """Send as much as the socket accepts. Return whether the socket accepted anything."""
         try:
             sent = self._theirs.send(self._to_socket)
         except BlockingIOError:
@@ -202,7 +202,7 @@ class StreamSocket:
             self._interests = of_stream, of_socket
 
     def _end(self) -> None:
-        """Close both ends; called in the loop's thread, or before the loop watches the ends."""
+        """Close both ends, in the loop's thread or before the loop watches the ends."""
         if self._has_ended.is_set():
             return
         refused = self._libvirt.libvirtError

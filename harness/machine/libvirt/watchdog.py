@@ -1,4 +1,4 @@
-"""Limits the time of calls that can't be interrupted; the error has the stacks of all threads."""
+"""Limits the time of calls that can't be interrupted. The error has the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class LibvirtHangsError(HarnessError):
-    """A call of libvirt did not return; the message has the stacks of all threads."""
+    """A call of libvirt did not return. The message has the stacks of all threads."""
 
 
 def watched(
@@ -60,7 +60,7 @@ def watched(
         with contextlib.suppress(concurrent.futures.TimeoutError):
             future.exception(timeout=limit_s)
     finally:
-        # This line also runs after Ctrl-C. A result that has not arrived yet is passed to `late`
+        # Ctrl-C also ends the wait. A result that has not arrived yet is passed to `late`
         # when it arrives.
         is_left = future.cancel()
     if not is_left:

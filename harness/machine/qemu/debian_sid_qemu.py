@@ -39,7 +39,7 @@ _LEFT_OUT = ("./dev", "./usr/share/doc", "./usr/share/locale", "./usr/share/man"
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAM = "usr/bin/qemu-system-x86_64"
 _NAME = "qemu-system-x86_64"
-#: The version becomes the name of a folder; Debian's policy, section 5.6.12, defines its characters.
+#: The version becomes the name of a folder. Debian's policy, section 5.6.12, defines its characters.
 _VERSION = re.compile(r"\(Debian ([0-9][A-Za-z0-9.+:~-]*)\)")
 _MAX_AGE = dt.timedelta(days=30)
 _QUERY_S = 20.0
@@ -67,7 +67,7 @@ def find_sid_qemu(cache: Path) -> SidQemu | None:
 def ensure_sid_qemu(
     cache: Path, runner: Runner, *, refresh: bool = False, report: Callable[[str], None]
 ) -> SidQemu:
-    """Return a QEMU of Debian sid; unpack it if the cache has none, or if `refresh` is true.
+    """Return a QEMU of Debian sid. Unpack QEMU if the cache has none, or if `refresh` is true.
 
     The folder's name depends on the list of packages and on the version of Debian's package. So
     each version has its own folder, and checkpoints distinguish the versions.
@@ -112,7 +112,7 @@ def ensure_sid_qemu(
 
 
 def render_program(folder: Path, version: str, digest: str) -> str:
-    """Return the program that runs the unpacked QEMU; this function is pure.
+    """Return the program that runs the unpacked QEMU; the function is pure.
 
     The program's text contains the version and digest of the unpacked QEMU. The harness
     distinguishes QEMUs by the content of the program that `--qemu` names, since only the same QEMU

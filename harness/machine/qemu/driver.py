@@ -99,7 +99,7 @@ def parse_processor_s(stat: str) -> float:
 class QemuMachine(MonitoredMachine):
     """A running QEMU process, which ends with its `with` block, or with this process.
 
-    It leaves `argv.txt`, `stderr.log` and `serial.log` in `folder`.
+    The machine leaves `argv.txt`, `stderr.log` and `serial.log` in `folder`.
     """
 
     def __init__(
@@ -157,8 +157,7 @@ class QemuMachine(MonitoredMachine):
         qmp_ours, qmp_theirs = socket.socketpair()
         serial_ours, serial_theirs = socket.socketpair()
         agent_ours, agent_theirs = socket.socketpair()
-        # These callbacks close the sockets even after an error; normally console and session close
-        # them first.
+        # Console and session normally close the sockets. After an error, the callbacks close them.
         self._resources.callback(qmp_ours.close)
         self._resources.callback(serial_ours.close)
         self._resources.callback(agent_ours.close)
@@ -187,7 +186,7 @@ class QemuMachine(MonitoredMachine):
                     ],
                     cwd=self.folder,
                 )
-        # The imports are here, so that these modules load while QEMU starts; QEMU's start takes
+        # The imports are here, so that these modules load while QEMU starts. QEMU's start takes
         # longer.
         from harness.machine.channels.agent import Agent  # noqa: PLC0415
         from harness.machine.channels.console import Console  # noqa: PLC0415
@@ -289,7 +288,7 @@ class QemuMachine(MonitoredMachine):
             raise HarnessError(str(error)) from error
 
     def kill(self) -> None:
-        """End QEMU at once; a thread that waits for this machine gets an error."""
+        """End QEMU at once. A thread that waits for this machine gets an error."""
         if self._process is not None:
             self._process.kill()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import RequirementError
 
-#: The bit of `CAP_IPC_LOCK`, the capability that lifts the limit; see capabilities(7).
+#: The bit of `CAP_IPC_LOCK`, the capability that lifts the limit. See capabilities(7).
 _IPC_LOCK = 14
 #: MiB that VFIO pins besides the guest's memory: the device's queues and QEMU's read-only memory.
 _BESIDE_MIB = 256

@@ -1,4 +1,4 @@
-"""A fixture with an agent's server; the test acts as the guest and as the host."""
+"""A fixture with an agent's server. The test acts as the guest and as the host."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Started:
 
 
 class FakeProcesses(Processes):
-    """A fake process table; a pipe in place of a pidfd is closed when its process ends."""
+    """A fake process table. A pipe in place of a pidfd is closed when its process ends."""
 
     def __init__(self) -> None:
         self.started: list[Started] = []

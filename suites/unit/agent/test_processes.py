@@ -32,7 +32,7 @@ SIZE = (24, 80)
 
 @dataclass
 class Started:
-    """A start of a program; `streams` are the descriptors 0, 1 and 2 of its process."""
+    """A start of a program. `streams` are the descriptors 0, 1 and 2 of its process."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -50,7 +50,7 @@ class Started:
 
 @dataclass
 class FakeKernel:
-    """A fake of posix_spawnp(3): programs in `missing` do not exist; `refusal` is raised for others."""
+    """A fake of posix_spawnp(3): programs in `missing` do not exist. `refusal` is raised for others."""
 
     oom_file: Path
     missing: tuple[str, ...] = ()
@@ -291,7 +291,7 @@ def test_process_for_which_no_pidfd_can_be_opened_is_killed_and_reaped(
 
 
 def test_command_has_a_session_of_its_own_and_default_signal_handling(kernel: FakeKernel) -> None:
-    """Python ignores SIGPIPE; with SIGPIPE ignored, `yes | head` would never end."""
+    """Python ignores SIGPIPE. With SIGPIPE ignored, `yes | head` would never end."""
     table = kernel.table()
     close(run(table, ["tool"]))
     close(in_terminal(table, ["tool"]))

@@ -62,7 +62,7 @@ def test_prepared_guest_keeps_the_random_device_open_for_its_clones(tmp_path: Pa
 def test_entropy_is_added_with_its_number_of_bits_and_the_generator_is_reseeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reseed of an unseeded generator may fail; every other error is reported to the host."""
+    """A reseed of an unseeded generator may fail. Every other error is reported to the host."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/urandom").touch()
     system = System(root=str(tmp_path))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class FakeCopy:
-    """Replaces `cp --sparse=always`; each copy fails, and the failure must do no harm.
+    """Replaces `cp --sparse=always`. Each copy fails, and the failure must do no harm.
 
     `leaves` is the partial copy that remains, or None if no file remains.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FakeMachine(MonitoredMachine):
-    """A machine whose monitor is scripted; `steps` records what the base class asks of it.
+    """A machine whose monitor is scripted. `steps` records what the base class asks of it.
 
     `deadlines` has the deadline of each wait for the exit of QEMU.
     """

@@ -19,7 +19,7 @@ def an_event(name: str, **data: object) -> QmpEvent:
 
 
 class FakeMonitor:
-    """Records commands; each command reports the event and returns the result that a test has set.
+    """Records commands. Each command reports the event and returns the result that a test has set.
 
     A command whose result is an exception raises it. A wait for an event that has not been
     reported fails at once.

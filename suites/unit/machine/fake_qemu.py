@@ -24,7 +24,7 @@ _JOIN_S = 5.0
 
 
 class FakeQemu:
-    """Speaks the part of QMP that a session needs; answers each command from a script.
+    """Speaks the part of QMP that a session needs, and answers each command from a script.
 
     `silent` names commands that never get an answer. The command "quit" ends the connection.
     `descriptors` has the device and inode of each file whose descriptor came with a command.
@@ -90,7 +90,7 @@ class FakeQemu:
                 self._send({**self._answers[name], **echoed})
 
     def _received(self) -> Iterator[Mapping[str, object]]:
-        """Yield commands; like QEMU, split them at the end of a JSON text and not at line breaks."""
+        """Yield commands. Like QEMU, split them at the end of a JSON text and not at line breaks."""
         text, decoder = "", json.JSONDecoder()
         while chunk := self._receive():
             text = (text + chunk.decode()).lstrip()

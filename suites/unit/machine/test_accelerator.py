@@ -49,7 +49,7 @@ ABORTS = CommandResult(
 REFUSES = CommandResult(
     argv=(), exit_code=1, stdout="", stderr="Could not access KVM kernel module: EBUSY\n"
 )
-#: The exit code of a QEMU whose guest shuts down; the proof program never shuts down.
+#: The exit code of a QEMU whose guest shuts down. The proof program never shuts down.
 SHUTS_DOWN = CommandResult(argv=(), exit_code=0, stdout="", stderr="")
 
 

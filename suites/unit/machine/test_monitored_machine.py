@@ -272,7 +272,7 @@ def test_guest_is_idle_after_five_consecutive_idle_measurements() -> None:
 
 
 def test_idle_guest_is_measured_six_times_at_intervals_of_one_second() -> None:
-    """The first sample has no predecessor; up to 5 % of a core counts as idle."""
+    """The first sample has no predecessor. Up to 5 % of a core counts as idle."""
     clock = FakeClock()
     looks = iter([0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 9.0])
 

@@ -28,7 +28,7 @@ class Folder:
         return UefiFirmware(code=self.code, variables=self.variables)
 
     def describe(self, name: str = "60-edk2.json", **changes: Any) -> Path:
-        """Write a suitable descriptor with `changes`; the value None removes a key."""
+        """Write a suitable descriptor with `changes`. The value None removes a key."""
         descriptor = {
             "description": "UEFI firmware for x86_64",
             "interface-types": ["uefi"],

@@ -1,4 +1,4 @@
-"""A fake guest agent at the other end of the host's socket; a test sets its answers."""
+"""A fake guest agent at the other end of the host's socket. A test sets its answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer: TypeAlias = "Callable[[PlayedGuest, int, bytes], None]"
 
 
 class PlayedGuest:
-    """Answers each kind of request with a function from `answers`; ignores other kinds."""
+    """Answers each kind of request with a function from `answers`, and ignores other kinds."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()

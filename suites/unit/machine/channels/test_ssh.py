@@ -162,7 +162,7 @@ def test_command_of_the_guest_gets_the_callers_input_and_environment_and_time_li
 def test_ssh_options_contain_no_absolute_path_of_the_host(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
-    """Ssh splits paths at blanks and expands '%'; a socket path may have at most 108 bytes."""
+    """Ssh splits paths at blanks and expands '%'. A socket path may have at most 108 bytes."""
     ssh = FakeSsh()
 
     run(a_runner(tmp_path, identity, ssh), "true")

@@ -1,4 +1,4 @@
-"""A guest's connection is joined to a connection of the host; sockets replace both ends."""
+"""A guest's connection is joined to a connection of the host. Sockets replace both ends."""
 
 from __future__ import annotations
 

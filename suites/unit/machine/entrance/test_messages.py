@@ -1,4 +1,4 @@
-"""Messages arrive whole and in order, however their bytes are split; other bytes are refused."""
+"""Messages arrive whole and in order, however their bytes are split. Other bytes are refused."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Log(logging.Handler):
-    """Records log messages; pytest's `caplog` is missing in workers that run the whole suite."""
+    """Records log messages. pytest's `caplog` is missing in workers that run the whole suite."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Machines whose domain XML is recorded; each has a feature that the other machines lack."""
+"""Machines whose domain XML is recorded. Each machine has a feature that the others lack."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from suites.unit.machine.libvirt.fake_libvirt import FakeDomain
 
 
-#: The first registration number; other users of the connection have smaller numbers.
+#: The first registration number. Other users of the connection have smaller numbers.
 _FIRST_NUMBER = 7
 
 

@@ -213,7 +213,7 @@ def test_refused_start_leaves_no_callback_and_its_error_has_the_remedy(
 
 
 class Hang:
-    """A start that hangs until the test releases it; the watchdog abandons it soon."""
+    """A start that hangs until the test releases it, and that the watchdog abandons soon."""
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()

@@ -298,7 +298,7 @@ def test_closed_socket_closes_the_stream(
 
 
 def open_files() -> set[Path]:
-    """Return the open files of this process; the garbage collector may close some at any time."""
+    """Return the open files of this process. The garbage collector may close some at any time."""
     with os.scandir("/proc/self/fd") as descriptors:
         return {Path(each).readlink() for each in descriptors}
 

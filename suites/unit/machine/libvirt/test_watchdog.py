@@ -79,7 +79,7 @@ def test_error_after_the_limit_is_discarded() -> None:
 def test_result_after_an_interrupt_is_passed_to_the_late_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ctrl-C ends the wait; the call itself continues."""
+    """Ctrl-C ends the wait. The call itself continues."""
     call = Hang(lambda: 7)
 
     def interrupted(_: object, timeout: float) -> NoReturn:

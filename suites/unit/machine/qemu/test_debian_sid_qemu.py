@@ -32,7 +32,7 @@ _VERSION = "QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\n"
 
 
 class UnpackingRunner:
-    """Plays mmdebstrap, tar and the unpacked QEMU; refuses anything else.
+    """Plays mmdebstrap, tar and the unpacked QEMU, and refuses any other command.
 
     `fails` names the program that fails. `binary` is the content of QEMU's file. `limits_s` has the
     time limit of each call.
