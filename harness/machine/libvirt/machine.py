@@ -93,7 +93,9 @@ class LibvirtMachine(MonitoredMachine):
         except OSError:
             # Only root may read the logs of the system's libvirtd.
             return ""
-        (self.folder / "stderr.log").write_text(output)
+        # On a full disk, the end of the log is still returned, since it may explain the full disk.
+        with contextlib.suppress(OSError):
+            (self.folder / "stderr.log").write_text(output)
         return output.strip()[-_LOG_END:]
 
     @property
@@ -251,7 +253,7 @@ class LibvirtMachine(MonitoredMachine):
     @override
     def _last_output(self) -> str:
         output = self._copy_qemu_log() or "nothing that this user may read"
-        return f"libvirt's log of it ends with: {output}"
+        return f"libvirt's log of the machine ends with: {output}"
 
     def kill(self) -> None:
         """End the domain at once. A thread that waits for this machine gets an error."""

@@ -139,6 +139,17 @@ def test_wait_reports_that_the_console_log_cannot_be_written(
 # -- the agent's socket and QEMU's log ----------------------------------------------------------------
 
 
+def test_end_of_the_qemu_log_is_quoted_even_if_the_disk_is_full(
+    connect: Callable[[], Connection], tmp_path: Path
+) -> None:
+    machine = a_machine(connect(), tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / f"{machine._domain.name}.log").write_text("the end\n")
+    (tmp_path / "stderr.log").symlink_to(FULL)
+
+    assert machine._last_output() == "libvirt's log of the machine ends with: the end"
+
+
 def test_log_of_qemu_is_copied_if_this_user_may_read_it(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
@@ -146,7 +157,7 @@ def test_log_of_qemu_is_copied_if_this_user_may_read_it(
     (tmp_path / "logs").mkdir()
     assert machine.logs == {}
     assert machine._last_output() == (
-        "libvirt's log of it ends with: nothing that this user may read"
+        "libvirt's log of the machine ends with: nothing that this user may read"
     )
 
     (tmp_path / "logs" / f"{machine._domain.name}.log").write_bytes(b"\xff" * 3000 + b" the end\n")
@@ -154,7 +165,7 @@ def test_log_of_qemu_is_copied_if_this_user_may_read_it(
 
     assert machine.logs == {name: tmp_path / name for name in ("domain.xml", "stderr.log")}
     assert (tmp_path / "stderr.log").read_text().endswith(" the end\n")
-    end = machine._last_output().removeprefix("libvirt's log of it ends with: ")
+    end = machine._last_output().removeprefix("libvirt's log of the machine ends with: ")
     assert len(end) == 2000
     assert end.endswith(" the end")
 
