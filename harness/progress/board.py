@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from harness.progress import ProgressEvent
 
-#: No line is printed for an activity that takes fewer seconds than this.
+#: No line is printed for an activity that ends within this number of seconds.
 _QUICK_S = 5.0
 #: Seconds after which another line is printed for an activity that still runs.
 _AGAIN_S = 25.0

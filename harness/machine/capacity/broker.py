@@ -176,7 +176,7 @@ _RESERVE_SHARE = 10
 _LEAST_RESERVE_MIB = 1024
 _VCPUS_PER_CORE = 4
 _LEAST_VCPUS = 8
-#: The broker uses the first of these ranges that lies outside the kernel's range of ephemeral
+#: The broker uses the first of these ranges that is outside the kernel's range of ephemeral
 #: ports.
 _PORT_RANGES = (range(24000, 26000), range(61000, 63000), range(10000, 12000))
 

@@ -39,8 +39,8 @@ _BY_SIGNAL = 128
 _MOST_UNSENT = 256
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh -i")
-#: In a terminal the agent starts the shell itself, since each additional program takes an emulated
-#: guest 50 ms.
+#: In a terminal the agent starts the shell itself, since an emulated guest needs 50 ms to start each
+#: additional program.
 _SHELL_IN_TERMINAL, _OTHER_SHELL = ("bash",), ("sh", "-i")
 
 

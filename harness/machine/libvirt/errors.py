@@ -72,7 +72,7 @@ class NoDaemonError(RequirementError):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorContext:
-    """One error as libvirt reports it. `errno` is the operating system's error number, if any."""
+    """One error as libvirt reports it. `errno` is the operating system's error number, or None."""
 
     code: int
     origin: int

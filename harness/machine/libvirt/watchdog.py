@@ -33,7 +33,7 @@ def watched(
 ) -> T:
     """Run `call` in a thread of its own, and abandon that thread if it does not return in time.
 
-    A libvirtd that no longer answers blocks only that thread, and Ctrl-C keeps working. The thread
+    A libvirtd that no longer answers blocks only the new thread, so Ctrl-C still works. The thread
     is not in a pool, because Python joins the threads of pools at its exit and would hang.
 
     A result that arrives after the limit is passed to `late`, in the abandoned thread.

@@ -50,7 +50,7 @@ class Started:
 
 @dataclass
 class FakeKernel:
-    """A fake of posix_spawnp(3): programs in `missing` do not exist. `refusal` is raised for others."""
+    """A fake of posix_spawnp(3): programs in `missing` do not exist. `refusal` is raised for the rest."""
 
     oom_file: Path
     missing: tuple[str, ...] = ()

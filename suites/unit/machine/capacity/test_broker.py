@@ -156,7 +156,7 @@ def test_reserved_memory_that_its_process_already_uses_is_subtracted_only_once(
 def test_memory_that_is_kept_for_one_process_is_not_reserved_by_another_process(
     host: FakeHost,
 ) -> None:
-    """One process touched more than it reserved, and the other touched nothing."""
+    """The first process touched more than it reserved. The second process touched nothing."""
     host.touches(4711, 1600)
     host.has(available_mib=1000)
     with contextlib.ExitStack() as reservations:

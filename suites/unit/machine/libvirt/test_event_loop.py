@@ -19,7 +19,7 @@ LONG_S = 20.0
 
 
 class LoopLibvirt(FakeLibvirt):
-    """A fake of libvirt's event loop. Its registration fails `refusals` times."""
+    """A fake of libvirt's event loop, whose registration fails `refusals` times."""
 
     def __init__(self, *, refusals: int = 0, is_broken: bool = False) -> None:
         super().__init__()
