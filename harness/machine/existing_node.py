@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from harness.errors import BadInputError, HarnessError, RequirementError
-from harness.machine.channels.ssh import find_ending, render_remote
-from harness.provisioning.command import CommandResult, LocalRunner, require_argv
+from harness.machine.channels.ssh import find_ending, remote_result, render_remote
+from harness.provisioning.command import LocalRunner, require_argv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.provisioning.command import Argv, Runner
+    from harness.provisioning.command import Argv, CommandResult, Runner
 
 URI_FORMS = "'local:' or 'ssh://[user@]host[:port][?config=FILE&timeout=SECONDS&sudo=yes]'"
 _CONNECT_S = 10
@@ -186,14 +186,7 @@ class NodeRunner:
         ending = find_ending(answer.stderr, nonce)
         if ending is None or not answer.ok:
             raise self._failure(argv, answer)
-        return CommandResult(
-            argv=tuple(argv),
-            exit_code=ending.exit_code,
-            stdout=answer.stdout,
-            stderr=ending.stderr,
-            duration_s=answer.duration_s,
-            timed_out=ending.exit_code in {124, 137} and answer.duration_s >= timeout_s,
-        )
+        return remote_result(argv, answer, ending, timeout_s=timeout_s)
 
     def _failure(self, argv: Argv, answer: CommandResult) -> HarnessError:
         where = f"ssh://{self.address.host}"

@@ -103,34 +103,24 @@ class Agent:
 
     def __init__(self, name: str, sock: socket.socket, program: bytes) -> None:
         self._name = name
-        self._link = AgentLink(name, sock, program)
-
-    @property
-    def link(self) -> AgentLink:
-        """Return the link that carries the requests."""
-        return self._link
-
-    @property
-    def welcome(self) -> Welcome | None:
-        """Return the agent's welcome message, or None before its arrival."""
-        return self._link.welcome
+        self.link = AgentLink(name, sock, program)
 
     def wait_until_ready(self, deadline: Deadline) -> Welcome:
         """Wait for the agent's welcome message. Raises HarnessError if no such message arrives."""
-        return self._link.wait_until_ready(deadline)
+        return self.link.wait_until_ready(deadline)
 
     def ping(self, deadline: Deadline) -> float:
         """Return the duration of one round trip in seconds."""
         started = time.monotonic()
-        with self._link.call("a ping", message(frames.PING), deadline) as call:
-            self._link.answer(call, deadline)
+        with self.link.call("a ping", message(frames.PING), deadline) as call:
+            self.link.answer(call, deadline)
         return time.monotonic() - started
 
     def remember(self, nonce: str, deadline: Deadline) -> None:
         """Store a nonce in the memory of the agent, so that a checkpoint contains the nonce."""
         render = message(frames.REMEMBER, frames.to_json({"nonce": nonce}))
-        with self._link.call("the request to remember a nonce", render, deadline) as call:
-            self._link.answer(call, deadline)
+        with self.link.call("the request to remember a nonce", render, deadline) as call:
+            self.link.answer(call, deadline)
 
     def settle(
         self,
@@ -157,10 +147,10 @@ class Agent:
             }
             return frames.encode(frames.SETTLE, request, frames.to_json(asked))
 
-        with self._link.call("the request to settle", render, deadline, is_early=True) as call:
-            answer = self._link.answer(call, deadline, self._link.seen)
+        with self.link.call("the request to settle", render, deadline, is_early=True) as call:
+            answer = self.link.answer(call, deadline, self.link.seen)
         round_trip_s = (time.time_ns() - sent_ns) / 1e9
-        with self._link.reading(call):
+        with self.link.reading(call):
             reply = frames.from_json(answer)
             return SettleResult(
                 nonce=None if reply["nonce"] is None else str(reply["nonce"]),
@@ -225,8 +215,8 @@ class Agent:
         """
         require_argv(argv)
         limit_s = timeout_s
-        if deadline is None and self._link.guest_deadline is not None:
-            deadline = self._link.guest_deadline(timeout_s)
+        if deadline is None and self.link.guest_deadline is not None:
+            deadline = self.link.guest_deadline(timeout_s)
             limit_s = timeout_s * GUEST_LIMIT_TIMES
         begun = time.monotonic()
         try:
@@ -270,16 +260,16 @@ class Agent:
         deadline = Deadline.after(limit_s + _GRACE_S)
         callbacks = {frames.STDOUT: on_stdout, frames.STDERR: on_stderr}
         what = f"the command {shlex.join(argv)!r}"
-        with self._link.call(what, message(frames.RUN, body), deadline) as call:
-            feed = None if is_inline or stdin is None else _WindowedWriter(self._link, call, stdin)
+        with self.link.call(what, message(frames.RUN, body), deadline) as call:
+            feed = None if is_inline or stdin is None else _WindowedWriter(self.link, call, stdin)
             while True:
                 if ends is not None and not call.wait(ends):
                     raise _CommandLimitError
-                kind, payload = self._link.next(call, deadline, "it was still running")
+                kind, payload = self.link.next(call, deadline, "it was still running")
                 callback = callbacks.get(kind)
                 if callback is not None:
                     callback(payload)
-                    self._link.give_credit(call, len(payload))
+                    self.link.give_credit(call, len(payload))
                 elif kind == frames.CREDIT and feed is not None:
                     feed.credit(payload)
                 elif kind == frames.RESULT:
@@ -288,7 +278,7 @@ class Agent:
             # A guest that answers the ping has read everything sent before the ping, so nothing is
             # in transit.
             self.ping(Deadline.after(_BARRIER_S))
-        with self._link.reading(call):
+        with self.link.reading(call):
             result = frames.from_json(payload)
             return StreamResult(
                 argv=tuple(argv),
@@ -331,9 +321,9 @@ class Agent:
         # `BytesIO.getvalue` copies nothing.
         content = io.BytesIO()
         size = 0
-        with self._link.call(what, message(kind, asked), deadline) as call:
+        with self.link.call(what, message(kind, asked), deadline) as call:
             while True:
-                answer, payload = self._link.next(call, deadline, f"{size} bytes")
+                answer, payload = self.link.next(call, deadline, f"{size} bytes")
                 if answer == frames.RESULT:
                     break
                 size += content.write(payload)
@@ -342,10 +332,10 @@ class Agent:
                         f"The file '{path}' of machine '{self._name}'",
                         remedy="Read it by `stream` with `cat`.",
                     )
-                self._link.give_credit(call, len(payload))
+                self.link.give_credit(call, len(payload))
         if call.has_given_credit:
             self.ping(Deadline.after(_BARRIER_S))
-        with self._link.reading(call):
+        with self.link.reading(call):
             found = frames.from_json(payload)["size"]
             reported = None if found is None else int(str(found))
         if reported is not None and reported != size:
@@ -362,10 +352,10 @@ class Agent:
         head = frames.to_json({"path": path, "mode": mode, "has_more": not is_inline})
         body = head + b"\n" + (content if is_inline else b"")
         what = f"the request to write '{path}'"
-        with self._link.call(what, message(frames.WRITE, body), deadline) as call:
-            feed = None if is_inline else _WindowedWriter(self._link, call, content)
+        with self.link.call(what, message(frames.WRITE, body), deadline) as call:
+            feed = None if is_inline else _WindowedWriter(self.link, call, content)
             while True:
-                kind, payload = self._link.next(call, deadline, "it was being written")
+                kind, payload = self.link.next(call, deadline, "it was being written")
                 if kind == frames.RESULT:
                     return
                 if kind == frames.CREDIT and feed is not None:
@@ -375,8 +365,8 @@ class Agent:
         """Wait until something exists at `path`. The folders above `path` need not exist yet."""
         asked = frames.to_json({"path": path})
         render = message(frames.WAIT_FILE, asked)
-        with self._link.call(f"the wait for '{path}'", render, deadline) as call:
-            self._link.answer(call, deadline, "it was not there")
+        with self.link.call(f"the wait for '{path}'", render, deadline) as call:
+            self.link.answer(call, deadline, "it was not there")
 
     def wait_for_unit(self, unit: str, deadline: Deadline, active: str = "active") -> UnitStatus:
         """Wait until systemd's `unit` is in the state `active`.
@@ -386,10 +376,10 @@ class Agent:
         asked = frames.to_json({"unit": unit, "active": active})
         render = message(frames.WAIT_UNIT, asked)
         seen = "no state at all"
-        with self._link.call(f"the wait for '{unit}' to be {active}", render, deadline) as call:
+        with self.link.call(f"the wait for '{unit}' to be {active}", render, deadline) as call:
             while True:
-                kind, payload = self._link.next(call, deadline, seen)
-                with self._link.reading(call):
+                kind, payload = self.link.next(call, deadline, seen)
+                with self.link.reading(call):
                     found = UnitStatus.from_json(payload)
                 seen = str(found)
                 if kind == frames.RESULT:
@@ -403,7 +393,7 @@ class Agent:
 
     def close(self) -> None:
         """Close the link. Requests that are still waiting fail."""
-        self._link.close()
+        self.link.close()
 
 
 class _WindowedWriter:

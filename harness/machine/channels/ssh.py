@@ -122,6 +122,22 @@ def find_ending(stderr: str, nonce: str) -> Ending | None:
     return Ending(exit_code=int(found[1]), stderr=stderr[: found.start()] + stderr[found.end() :])
 
 
+def remote_result(
+    argv: Argv, answer: CommandResult, ending: Ending, *, timeout_s: float
+) -> CommandResult:
+    """Return the result of the command `argv` in the guest; `answer` is the result of ssh."""
+    # If ssh timed out, a process such as a daemon still has the command's output open.
+    exit_code = 124 if answer.timed_out else ending.exit_code
+    return CommandResult(
+        argv=tuple(argv),
+        exit_code=exit_code,
+        stdout=answer.stdout,
+        stderr=ending.stderr,
+        duration_s=answer.duration_s,
+        timed_out=exit_code in {124, 137} and answer.duration_s >= timeout_s,
+    )
+
+
 class SshRunner:
     """Runs commands in a guest as root.
 
@@ -256,16 +272,7 @@ class SshRunner:
                 f"Machine '{self._name}' did not report how {shlex.join(argv)!r} ended: the "
                 f"connection broke or the guest hangs.\n{answer.render()}"
             )
-        # If the time limit passed, a process such as a daemon still held the command's output open.
-        exit_code = 124 if answer.timed_out else ending.exit_code
-        return CommandResult(
-            argv=tuple(argv),
-            exit_code=exit_code,
-            stdout=answer.stdout,
-            stderr=ending.stderr,
-            duration_s=answer.duration_s,
-            timed_out=exit_code in {124, 137} and answer.duration_s >= timeout_s,
-        )
+        return remote_result(argv, answer, ending, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End the connection."""

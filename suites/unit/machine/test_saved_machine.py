@@ -18,19 +18,6 @@ if TYPE_CHECKING:
 DONE = an_event("MIGRATION", status="completed")
 
 
-def test_guest_is_paused_before_its_state_is_saved_and_qemu_ends_afterwards(
-    tmp_path: Path,
-) -> None:
-    monitor = FakeMonitor(events={"migrate": DONE})
-    machine = a_machine(tmp_path, monitor)
-
-    machine.save(tmp_path / "state")
-
-    assert machine.steps == ["pause", "end"]
-    assert monitor.commands == ["migrate-set-capabilities", "query-version", "getfd", "migrate"]
-    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
-
-
 def test_failure_to_save_a_state_is_reported_and_qemu_is_not_ended(tmp_path: Path) -> None:
     state = tmp_path / "state"
     monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})

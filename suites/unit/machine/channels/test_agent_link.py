@@ -43,7 +43,7 @@ def test_welcome_shows_the_boot_and_the_protocol_of_a_restored_agent(
     welcomed = agent.wait_until_ready(soon())
 
     assert welcomed == Welcome(boot_id="boot-1", has_nonce=True, protocol=OLDEST_PROTOCOL)
-    assert agent.welcome == welcomed
+    assert agent.link.welcome == welcomed
 
 
 @pytest.mark.usefixtures("ready")
@@ -128,7 +128,7 @@ def test_restarted_agent_is_not_ready_before_its_next_hello(
     ):
         ready.ping(soon(0.02))
 
-    assert ready.welcome is None
+    assert ready.link.welcome is None
     assert "ping" not in guest.kinds()
 
 
@@ -158,7 +158,7 @@ def test_end_of_the_machine_ends_every_wait_and_all_later_requests(
     assert errors == [f"{reason} That ended the wait for '/never'."] * 3
     with pytest.raises(HarnessError, match=f"^{re.escape(reason)}$"):
         ready.ping(soon())
-    assert ready.welcome is None
+    assert ready.link.welcome is None
 
 
 def test_wait_for_the_agent_ends_if_the_machine_ends_first(
