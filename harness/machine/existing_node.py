@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.limits import COMMAND_OUTPUT
 from harness.machine.channels.ssh import find_ending, remote_result, render_remote
 from harness.provisioning.command import LocalRunner, require_argv
 
@@ -157,7 +158,7 @@ class NodeRunner:
 
     def __init__(self, address: NodeAddress, runner: Runner | None = None) -> None:
         self.address = address
-        self._runner = runner or LocalRunner()
+        self._runner = runner or LocalRunner(most_output_bytes=COMMAND_OUTPUT.bytes)
 
     def run(
         self,
@@ -169,7 +170,8 @@ class NodeRunner:
     ) -> CommandResult:
         """Run `argv` on the node.
 
-        Raises HarnessError if the node can't be reached, or the command's exit code is unknown.
+        Raises HarnessError if the node can't be reached, or the command's exit code is unknown, and
+        LimitError if the output over SSH is longer than the limit `command-output-mib`.
         """
         require_argv(argv)
         if self.address.host is None:
@@ -183,6 +185,11 @@ class NodeRunner:
             timeout_s=timeout_s + self.address.connect_s + _GRACE_S,
             stdin=stdin,
         )
+        if answer.wrote_too_much:
+            raise COMMAND_OUTPUT.error(
+                f"The command {shlex.join(argv)!r} on the node 'ssh://{self.address.host}'",
+                remedy="The connection was closed.",
+            )
         ending = find_ending(answer.stderr, nonce)
         if ending is None or not answer.ok:
             raise self._failure(argv, answer)

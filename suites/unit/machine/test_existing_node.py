@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.limits import LimitError
 from harness.machine.existing_node import NodeAddress, NodeRunner
+from harness.provisioning.command import CommandResult
 from harness.shell.mocks.scripted_runner import ScriptedRunner
 from suites.fakes.ssh import FakeSsh
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.provisioning.command import Argv
 
 ADDRESS = NodeAddress(host="box")
 
@@ -209,6 +213,17 @@ def test_error_is_raised_if_the_node_does_not_report_how_a_command_ended() -> No
             match=r"^The node 'ssh://box' did not report how 'uname -r' ended.*\ncommand: ssh ",
         ):
             NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=5)
+
+
+def test_error_names_the_command_on_a_node_that_exceeds_the_output_limit() -> None:
+    class Full:
+        def run(self, argv: Argv, **_: object) -> CommandResult:
+            return CommandResult(
+                argv=tuple(argv), exit_code=-9, stdout="y" * 9, stderr="", wrote_too_much=True
+            )
+
+    with pytest.raises(LimitError, match=r"'yes' on the node 'ssh://box'.*'command-output-mib'"):
+        NodeRunner(ADDRESS, Full()).run(["yes"], timeout_s=5)
 
 
 def test_output_is_refused_if_the_ssh_connection_broke_after_the_output() -> None:
