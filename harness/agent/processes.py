@@ -62,7 +62,7 @@ class Processes:
         self._oom_fd, self._oom_score = _own_oom_score()
 
     def spawn(self, argv: list[str], env: dict[str, str] | None, *, has_stdin: bool) -> Child:
-        """Start `argv`. If that fails, this method leaves no descriptor open, and raises OSError."""
+        """Start `argv`. A failed start leaves no descriptor open, and raises OSError."""
         opened: list[int] = []
         try:
             out, child_out = os.pipe()

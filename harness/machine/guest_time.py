@@ -98,9 +98,9 @@ class GuestClock:
             return GuestTime(self._read()[0], self._kept_waiting_s)
 
     def busy_host(self) -> str:
-        """Return a sentence if the machine spent at least half of its time waiting for the host's other work.
+        """Return a clause that says how long the host's other work kept the machine waiting.
 
-        Otherwise, this method returns an empty text.
+        Return "" if the machine was kept waiting for less than half of the time.
         """
         with self._lock:
             self._look()
@@ -176,7 +176,7 @@ class GuestDeadline(Deadline):
     def of(
         cls, guest: GuestClock, seconds: float, *, follows_progress: bool = False
     ) -> GuestDeadline:
-        """Return a deadline that passes after `seconds` of the guest's time.
+        """Return a deadline that passes after `seconds` of guest time.
 
         With `follows_progress`, each sign of progress extends the deadline by half of `seconds`, up
         to three times `seconds` in total.

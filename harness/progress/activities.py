@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from harness.provisioning.wait import Clock, Deadline
 
-#: The seconds between two reports about the same wait.
+#: Seconds between two reports about the same wait.
 _REPORT_S = 60.0
 _LOOK_S = 5.0
 _CLOSE_S = 5.0
@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\
 
 @dataclass(frozen=True)
 class _Doing:
-    """An activity. `since` is by the monotonic clock, `until` is in seconds since the epoch."""
+    """An activity. `since` is a monotonic time, and `until` is in seconds since the epoch."""
 
     what: str
     stage: Stage
@@ -103,7 +103,7 @@ class MachineActivity:
         self._send(doing.stage, doing.what, doing.until)
 
     def _send(self, stage: Stage, message: str, until: float | None) -> None:
-        # The message may contain a guest's text.
+        # The message may contain text from a guest.
         shown = _CONTROL.sub("", message)
         self._listener(
             ProgressEvent(subject=self._subject, stage=stage, message=shown, until=until)
@@ -111,7 +111,7 @@ class MachineActivity:
 
 
 def _render_console(printed: bytes, count: int) -> str:
-    # If the guest overwrites a line, as with a percentage, each version is shown as a line.
+    # If the guest overwrites a line, such as a percentage, each version of the line is shown.
     text = _CONTROL.sub("", printed.decode(errors="replace").replace("\r", "\n"))
     lines = [line.rstrip()[:_LINE_LENGTH] for line in text.splitlines() if line.strip()]
     if not lines:

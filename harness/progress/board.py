@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 #: No line is printed for an activity that ends within this number of seconds.
 _QUICK_S = 5.0
-#: Seconds after which another line is printed for an activity that still runs.
+#: Seconds between two printed lines about an activity that still runs.
 _AGAIN_S = 25.0
-#: Seconds after which an activity of a cache is dropped, unless the cache makes or fetches a
-#: folder: caches do not report the end of other activities.
+#: Seconds after which an activity of a cache is dropped, since a cache does not report the end of each
+#: activity. Builds and fetches are not dropped.
 _FORGOTTEN_S = 120.0
 _OF_MAKING = (Stage.BUILD, Stage.FETCH)
 _OF_MACHINES = (Stage.BUSY, Stage.RUNS, Stage.ENDED)

@@ -100,19 +100,19 @@ class Display:
         self._surface.draw(self._board.rows(now), now)
 
     def pause(self) -> None:
-        """Hide progress, so that a person can use the terminal. `go_on` must follow each call."""
+        """Hide progress, so that a person can use the terminal, until `go_on` is called."""
         with self._lock:
             self._pauses += 1
             self._surface.clear()
 
     def go_on(self) -> None:
-        """Show progress again, beginning with the activities that became due meanwhile."""
+        """Show progress again, and print the lines that became due during the pause."""
         with self._lock:
             self._pauses -= 1
         self.look()
 
     def forget(self, worker: str) -> None:
-        """Stop showing a worker that has ended."""
+        """Stop showing the activities of a worker that has ended."""
         with self._lock:
             self._ended.add(worker)
             self._board.forget(worker)

@@ -1,6 +1,6 @@
 """Sends events from xdist workers to the process that has the terminal.
 
-Each event is a datagram. If the datagram can't be sent within a second, the sender drops the event.
+Each event is a datagram. The sender drops an event whose datagram can't be sent within a second.
 """
 
 from __future__ import annotations

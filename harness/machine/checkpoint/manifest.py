@@ -37,7 +37,7 @@ STATE = "state"
 
 
 class CheckpointDamagedError(DamagedError):
-    """A checkpoint in the cache has changed since publication. No clone may start from it."""
+    """A checkpoint in the cache has changed since publication, so no clone may start from it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,8 @@ class CheckpointStore:
     """Checkpoints below one folder. Many processes and threads may use one store.
 
     After each publication, and in `gc`, the least recently used checkpoints beyond `limit_mib` are
-    removed. Checkpoints in use stay, and so do the parents of remaining checkpoints.
+    removed. Checkpoints in use and the parents of remaining checkpoints are not
+    removed.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Make the checkpoint if it is missing, and keep it in use during the `with` block.
+        """Yield a checkpoint that is in use during the `with` block; make the checkpoint if needed.
 
         `parts` are JSON data, and name everything on which the checkpoint's bytes depend, except
         the parent. If there is no parent, `parts` include the digest of the image's disk. `make`

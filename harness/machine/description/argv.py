@@ -171,8 +171,8 @@ def _flash_argv(flash: Flash) -> Sequence[str]:
 def _memory_backend(spec: MachineSpec) -> str:
     """Render the guest's memory.
 
-    The memory is shared if possible: device servers map it, and a template's memory file becomes
-    part of a checkpoint. A clone maps the file privately, so it never writes to the file.
+    The memory is shared unless a clone maps a file: device servers map shared memory, and a
+    template's memory file becomes part of a checkpoint. A clone maps the file privately, so it never writes to the file.
     """
     size = f"id=ram,size={spec.memory_mib}M"
     memory = spec.memory_file

@@ -290,7 +290,7 @@ def _extra_arguments(spec: MachineSpec) -> Sequence[str]:
 
 
 def _memory_backend(memory: MemoryFile | None, memory_mib: int) -> Mapping[str, object]:
-    """Describe the guest's memory, shared if possible: servers of emulated GPUs map it."""
+    """Describe the guest's memory, which servers of emulated GPUs map if it is shared."""
     backend = {"id": "ram", "size": memory_mib << 20}
     if memory is None:
         return {"qom-type": "memory-backend-memfd", **backend, "share": True}
