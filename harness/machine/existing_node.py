@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from harness.errors import BadInputError, HarnessError, RequirementError
+from harness.errors import BadInputError, HarnessError
 from harness.limits import COMMAND_OUTPUT
-from harness.machine.channels.ssh import find_ending, remote_result, render_remote
+from harness.machine.channels.ssh import (
+    find_ending,
+    no_ssh_client,
+    remote_result,
+    render_remote,
+)
 from harness.provisioning.command import LocalRunner, require_argv
 
 if TYPE_CHECKING:
@@ -199,10 +204,7 @@ class NodeRunner:
         where = f"ssh://{self.address.host}"
         # 127 is also the exit code of the node's shell if the node lacks the program.
         if answer.exit_code == 127 and "No such file or directory: 'ssh'" in answer.stderr:
-            return RequirementError(
-                "There is no OpenSSH client on this host; install it with "
-                "`apt-get install openssh-client`."
-            )
+            return no_ssh_client()
         if self.address.by_sudo and answer.stderr.startswith("sudo: "):
             return HarnessError(
                 f"On the node '{where}' the user can't become root: "

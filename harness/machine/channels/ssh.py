@@ -40,6 +40,13 @@ _GRACE_S = 20.0
 _KEYS = "keys"
 
 
+def no_ssh_client() -> RequirementError:
+    """Return the error for a host without an OpenSSH client."""
+    return RequirementError(
+        "There is no OpenSSH client on this host; install it with `apt-get install openssh-client`."
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class SshIdentity:
     """The keys of one test run: the user key, and one host key for all guests of the run."""
@@ -50,10 +57,7 @@ class SshIdentity:
     def generate(cls, folder: Path, runner: Runner | None = None) -> SshIdentity:
         """Generate both key pairs in the private `folder`, unless they exist."""
         if shutil.which("ssh-keygen") is None:
-            raise RequirementError(
-                "There is no OpenSSH client on this host; install it with "
-                "`apt-get install openssh-client`."
-            )
+            raise no_ssh_client()
         for name in ("user", "host"):
             if not (folder / name).exists():
                 argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"harness-{name}"]

@@ -16,8 +16,6 @@ from harness.machine.libvirt.errors import lost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from typing_extensions import Self
-
     from harness.machine.libvirt.connection import Connection
     from harness.provisioning.wait import Deadline
 
@@ -152,12 +150,6 @@ class DomainEvents:
                     f"the removal of the event registration of domain '{self._name}'",
                     _bound(self._connection.raw.domainEventDeregisterAny, registration),
                 )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     @property
     def _is_lost(self) -> bool:

@@ -98,7 +98,7 @@ def test_machines_may_lock_as_much_memory_as_the_host_allows(daemon_folder: Path
 
 
 def test_events_arrive_without_polling(connection: Connection) -> None:
-    with DomainEvents(connection, name=NAME, uuid=UUID) as events:
+    with contextlib.closing(DomainEvents(connection, name=NAME, uuid=UUID)) as events:
         domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))
         events.wait_for("its definition", kinds(EventKind.DEFINED), _deadline())
         connection.run("its removal", domain.undefine)
@@ -121,7 +121,7 @@ def test_restarted_daemon_is_reported_and_found_again(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
     generation = connection.generation
-    with DomainEvents(connection, name=NAME, uuid=UUID) as events:
+    with contextlib.closing(DomainEvents(connection, name=NAME, uuid=UUID)) as events:
         daemon.restart(_deadline())
 
         with pytest.raises(ConnectionLostError, match="ended or was restarted"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ DOMAIN = FakeDomain("one")
 
 @pytest.fixture
 def events(connection: Connection) -> Iterator[DomainEvents]:
-    with DomainEvents(connection, name="node", uuid="one") as watched:
+    with contextlib.closing(DomainEvents(connection, name="node", uuid="one")) as watched:
         yield watched
 
 
@@ -119,7 +120,7 @@ def test_wait_for_an_event_of_an_earlier_connection_ends_at_once(
 
 
 def test_closed_watch_leaves_no_callback(raw: FakeConnect, connection: Connection) -> None:
-    with DomainEvents(connection, name="node", uuid="one"):
+    with contextlib.closing(DomainEvents(connection, name="node", uuid="one")):
         assert len(raw.callbacks) == 5
 
     assert raw.callbacks == {}
@@ -179,7 +180,7 @@ def test_watch_that_cannot_register_all_its_callbacks_leaves_no_callback(
 def test_watch_of_a_lost_connection_is_closed_without_a_request_to_libvirt(
     raw: FakeConnect, connection: Connection
 ) -> None:
-    with DomainEvents(connection, name="node", uuid="one"):
+    with contextlib.closing(DomainEvents(connection, name="node", uuid="one")):
         raw.break_down()
 
     assert len(raw.callbacks) == 5
