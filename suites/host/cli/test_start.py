@@ -8,12 +8,12 @@ import pytest
 
 from harness.provisioning.command import LocalRunner
 
-#: Each takes longer to load than the help takes to print.
+#: Modules that each take longer to import than `harness --help` takes.
 _HEAVY = {
     "allure", "asyncio", "harness.gpu", "harness.image", "harness.lab", "harness.machine", "harness.shell",
     "matplotlib", "pexpect", "pycdlib", "pydantic", "pytest", "qemu", "rich", "yaml",
 }  # fmt: skip
-#: What a shell in a clone of a built image that is cached does not need.
+#: Modules that `harness shell` does not need for a clone of a cached image.
 _UNNEEDED_BY_CLONES = {
     "allure", "harness.evidence", "harness.expect", "harness.image.cloud.fetch", "harness.machine.libvirt",
     "harness.machine.uefi_firmware", "harness.provisioner.yaml_file", "harness.shared_store.client", "libvirt",

@@ -50,7 +50,7 @@ def _marked() -> dict[int, str]:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(disturbed, "processes", _marked)
-    # Nor are their mounts and sockets.
+    # Mounts and sockets of other programs do not count either.
     monkeypatch.setattr(surroundings, "_lines", lambda _file: [])
     monkeypatch.setattr(disturbed, "_GRACE_S", 0.5)
     monkeypatch.setattr(disturbed, "_LEAST_S", 10.0)
@@ -71,7 +71,7 @@ def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
     flag.touch()
 
     def disturb(running: Running) -> Callable[[], None]:
-        # It may be about to end.
+        # The process may have ended already.
         assert running.process.pid in running.pids() or running.process.wait(10) is not None
         return flag.unlink
 
@@ -84,7 +84,7 @@ def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
         ("echo fine", []),
         ("test ! -e $1 || { echo 'it: No space left.'; exit 2; }", []),
         ("test ! -e $1 || kill -KILL $$", []),
-        # Only the process that is left runs behind the shell: the question is asked before.
+        # The shell checks for the file itself; only `sleep` runs in the background.
         ("test ! -e $1 || { setsid sleep 60 & }", ["it: processes are left"]),
         ("test ! -e $1 || touch half-written", ["it: the next run leaves ['1 x file"]),
         ("test ! -e $1 || touch half; test -e $1 || rm -f half", []),
@@ -94,7 +94,7 @@ def tried(folder: Path, script: str, *, must_pass: bool = False) -> list[str]:
             f"test ! -e $1 || {{ echo '{_TRACEBACK}{_REPOSITORY}/harness/cli'; exit 1; }}",
             ["it: it ends with 1 and a traceback"],
         ),
-        # Of pytest or one of its plugins.
+        # A traceback that shows only frames of pytest or its plugins.
         (f"test ! -e $1 || {{ echo '{_TRACEBACK}/usr/lib/python3/xdist'; exit 1; }}", []),
         (
             "if test -e $1; then touch ../broken; elif test -e ../broken; then exit 2; fi",

@@ -87,7 +87,7 @@ def broken_site(sample_site: PluginSite, tmp_path: Path) -> PluginSite:
     (own,) = site.venv.glob("lib/python*/site-packages")
     (sample,) = sample_site.venv.glob("lib/python*/site-packages")
     (own / "sample.pth").write_text(f"{sample}\n")
-    # What pip would install, as in the sample package.
+    # These are the files that pip would install.
     (own / "broken_gpus").mkdir()
     (own / "broken_gpus/__init__.py").write_text("raise RuntimeError('no licence')\n")
     facts = own / "broken_gpus-0.1.dist-info"

@@ -30,7 +30,7 @@ def evidence(tmp_path: Path) -> Path:
     return folder
 
 
-def test_archive_lies_beside_the_folder_and_is_private(evidence: Path) -> None:
+def test_archive_is_beside_its_folder_and_only_the_owner_can_read_it(evidence: Path) -> None:
     archive = write_archive(evidence)
 
     assert archive == archive_of(evidence)

@@ -88,7 +88,7 @@ def test_access_is_answered_before_dma_and_during_dma(vfio: Vfio) -> None:
 
     assert vfio.engine.done.wait(_END_S)
     assert vfio.engine.errors == []
-    # Nothing is awaited any more.
+    # The server waits for no further answer, so this answer is a protocol violation.
     vfio.grant(write, write.payload[:16])
     assert vfio.server.wait_for_end(_END_S).kind is EndKind.VIOLATION
 
@@ -195,7 +195,7 @@ def test_interrupt_is_raised_by_msi_if_msi_is_set_up(vfio: Vfio, kinds: list[int
     for kind, fd in fds.items():
         vfio.set_irq(kind, [fd])
 
-        # A trigger that comes without a descriptor does not take it away.
+        # A trigger without a descriptor leaves the earlier descriptor in use.
         vfio.set_irq(kind, [])
 
     vfio.engine.signal()
@@ -280,13 +280,13 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         with contextlib.closing(os.fdopen(os.eventfd(0), "rb")) as event:
             vfio.set_irq(MSI, [event.fileno()])
             vfio.set_irq(MSI, [event.fileno()])
-            # A request that is refused takes none, as often as it comes.
+            # The server closes the descriptors of refused requests, even of repeated requests.
             for command in (Command.DMA_MAP, *[Command.DEVICE_SET_IRQS] * 2):
                 vfio.qemu.post(vfioside.message(command, bytes(8)), [event.fileno()])
                 vfio.qemu.answer()
 
     assert open_descriptors() - before == set()
-    # An engine that is closed writes to no descriptor: the number may belong to another file by now.
+    # A closed engine writes to no descriptor, since the number may now belong to another file.
     for engine in (mpqemu.engine, vfio.engine):
         engine.signal()
 
@@ -380,12 +380,12 @@ def test_access_to_missing_memory_raises_a_guest_memory_error(mpqemu: Mpqemu, si
 
 def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
     with contextlib.closing(os.fdopen(os.eventfd(0, os.EFD_NONBLOCK), "rb")) as event:
-        # Of what comes together, the last message has the descriptor.
+        # If several messages arrive together, the descriptor belongs to the last message.
         read = qemuside.config_message(MpqemuCommand.PCI_CFGREAD, 0)
         both = read + qemuside.message(MpqemuCommand.SET_IRQFD)
         mpqemu.qemu.post(both, [event.fileno()])
         mpqemu.qemu.answer()
-        # A descriptor of another request is no interrupt's.
+        # The descriptor of a request other than SET_IRQFD does not become an interrupt.
         mpqemu.qemu.post(read, [mpqemu.memory])
         mpqemu.qemu.answer()
         mpqemu.copy()
@@ -401,7 +401,7 @@ def test_posted_writes_need_no_answer_and_keep_their_order(vfio: Vfio) -> None:
 
     posted = [vfio.qemu.answer() for _ in range(3)]
     assert [(each.command, each.flags) for each in posted] == [(Command.DMA_WRITE, 0x10)] * 3
-    # Each is in one page.
+    # No write crosses the boundary of a page.
     assert [each.payload[16:] for each in posted] == [b"first", pages[:4096], pages[4096:]]
     assert vfio.expect_request(Command.DMA_READ).payload == struct.pack("<QQ", ADDRESS, 8)
 

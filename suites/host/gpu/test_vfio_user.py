@@ -78,7 +78,7 @@ def test_messages_by_which_qemu_realizes_a_device_are_answered(
     assert sizes == [16 << 20, 0, 128 << 30, 0, 0, 0, 0, 4096, 0]
     for irq in range(5):
         reply = qemu.ask(message(Command.DEVICE_GET_IRQ_INFO, struct.pack("<IIII", 16, 0, irq, 0)))
-        # The interrupt pin's alone: signalled by a descriptor, can be masked, masks itself.
+        # Only INTx exists: it is signalled by an eventfd, can be masked, and masks itself.
         flags, count = (7, 1) if irq == 0 else (0, 0)
         assert struct.unpack("<IIII", reply.payload) == (16, flags, irq, count)
 
@@ -107,7 +107,7 @@ def test_posted_write_gets_no_answer_and_is_carried_out(
 ) -> None:
     qemu.post(write_message(0, 0x100, b"\x2a\0\0\0", flags=0x10))
 
-    # An answer to that would come first, and be taken for this one's.
+    # If the server answered the write, the client would take that answer for the answer to this read.
     assert qemu.read(0, 0x100) == 0x2A
     assert server.state.requests == 2
 
@@ -115,7 +115,7 @@ def test_posted_write_gets_no_answer_and_is_carried_out(
 def test_several_writes_of_one_message_are_carried_out_in_order(qemu: QemuSide) -> None:
     writes = [(0, 0x100, b"\1\0\0\0"), (0, 0x102, b"\2"), (0, 0x108, bytes(range(8)))]
 
-    # QEMU sends room for two hundred, whatever there are.
+    # QEMU always sends a message with space for 200 writes; `count` says how many are valid.
     reply = qemu.ask(writes_message(*writes, *[(0, 0x100, b"\xff")] * 5, count=3))
 
     assert (reply.flags, reply.error) == (1, 0)

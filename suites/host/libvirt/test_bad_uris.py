@@ -37,7 +37,7 @@ def test_uri_that_does_not_answer_is_refused_with_the_remedy() -> None:
         )
 
 
-# It becomes a stranger once all is imported: strangers need not be able to read this folder.
+# The program imports all modules before it changes to another user, who may not be able to read them.
 _STRANGER = """\
 import os, sys
 from harness.errors import RequirementError

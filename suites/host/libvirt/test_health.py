@@ -1,4 +1,4 @@
-"""The doctor's checks of a real libvirtd, such as a /dev/kvm that its QEMU may not open."""
+"""The doctor's checks of a real libvirtd, for example of whether its QEMU may open /dev/kvm."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = [
 MODELS = [
     model
     for model in load_catalogue().models.values()
-    # Too new for the release whose library this is.
+    # The imitated release of the library is older than Blackwell.
     if model.architecture != "Blackwell"
 ]
 H100 = load_catalogue().get("h100-sxm5-80gb")

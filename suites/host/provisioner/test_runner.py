@@ -36,7 +36,7 @@ class GuestRoot:
     root: Path
     log: str | None = _LOG
     has_console: bool = True
-    #: Without it, cloud-init keeps what the program prints.
+    #: Whether the runner appends the output to a file; under cloud-init, cloud-init does this.
     has_output: bool = True
     environment: dict[str, str] = field(default_factory=dict)
     _started: int = field(default=0)
@@ -149,7 +149,7 @@ def test_error_trap_affects_neither_scripts_that_the_script_starts_nor_the_next_
         "env | grep -c BASH_ENV || true\ndeclare -p | grep -c gpu-node-failed || true\n"
         "bash -c 'trap -p ERR DEBUG EXIT; set -e; false' || false\nset -e\nfalse\n",
     )
-    # As a run leaves it that is killed after its command failed.
+    # A run that is killed after its command failed leaves this file.
     (guest.root / FAILED_COMMAND_PATH[1:]).write_text("1\n9\n/killed\nfalse\n")
     run_in_bash(guest, "exit 1\n")
 

@@ -117,7 +117,9 @@ def test_no_process_is_killed_if_a_command_closes_its_outputs_when_it_ends(
 
 
 def test_run_leaves_no_file_descriptor_open() -> None:
-    before = sorted(Path("/proc/self/fd").iterdir())  # the listing's own is one of them
+    before = sorted(
+        Path("/proc/self/fd").iterdir()
+    )  # includes the descriptor of the listing itself
 
     RUNNER.run(("cat",), timeout_s=30, stdin="x")
     RUNNER.run(("sleep", "60"), timeout_s=0.1, stdin="x" * 300_000)

@@ -130,7 +130,7 @@ def test_real_and_simulated_containerd_give_the_expected_answer(
             SimulatedNode(tops["simulated"], containerd=release), tops["simulated"]
         ),
     }
-    # The real one reads what a pattern names on this host.
+    # The real containerd would read the files of this host that a pattern in `imports` matches.
     for name, text in KINDS[kind].texts.items():
         at = text.replace('"/etc/containerd/', f'"{tops["real"]}/etc/containerd/')
         nodes["real"].files.write(name, at)

@@ -91,7 +91,7 @@ def test_guest_sees_the_end_of_a_connection_that_the_host_resets(
     accepted.settimeout(10)
     ours.sendall(b"a")
     assert accepted.recv(1) == b"a"
-    # Lingering for no time at all is a reset.
+    # With a linger time of 0, `close` resets the connection.
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     accepted.close()
 

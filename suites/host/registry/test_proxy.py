@@ -147,7 +147,7 @@ def test_planned_refusal_applies_to_one_pull_and_not_to_the_next(
 
     with client(proxy) as connection:
         assert [ask(connection, "HEAD", TAG)[0] for _ in range(2)] == [429, 429]
-        # The body of a request that is refused is no request.
+        # The proxy does not read the body of a refused request as another request.
         connection.request("POST", "/v2/gpu/blobs/uploads/", body=b"GET / HTTP/1.1\r\n\r\n")
         answer = connection.getresponse()
         assert (answer.status, bool(answer.read())) == (429, True)
@@ -352,7 +352,7 @@ def test_only_a_client_that_trusts_the_certificate_gets_an_answer(
 
 
 def raw(proxy: RegistryProxy, request: bytes) -> bytes:
-    """Send a request as a hostile guest may write it, and return all of the answer."""
+    """Send raw bytes as a request, like a hostile guest, and return the whole answer."""
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
@@ -383,7 +383,7 @@ def test_malformed_request_gets_one_answer_and_its_body_gets_none(
 
     answer = raw(proxy, lines + b"\r\n" + body)
 
-    # What follows a request that is not passed on may be its body, and is not answered.
+    # The proxy does not answer the data after a refused request, since the data may be its body.
     assert (answer.split()[1], answer.count(b"HTTP/1.1")) == (status, 1)
 
     assert [each.status for each in log.requests] == [int(status)]

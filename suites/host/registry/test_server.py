@@ -19,7 +19,8 @@ from suites.fakes.clock import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Answers as a registry does that needs a while, on the socket of its configuration, and notes what it was asked for.
+#: A program that acts as a registry which starts slowly: it answers its first request with 503. It
+#: listens on the socket that its configuration names, and logs the paths of the requests.
 _STAND_IN = """
 import http.server, json, pathlib, socketserver, sys
 

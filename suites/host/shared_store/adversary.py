@@ -21,7 +21,7 @@ from harness.shared_store.answers import FILE_TYPE, REST_TYPE, TITLE
 from harness.shared_store.source import ARTIFACT_TYPE
 
 NAME = "x-0123456789abcdef"
-#: Returns whether it has answered; else the registry does, as it should.
+#: Answers a request and returns True, or returns False to let the registry answer correctly.
 Answer = Callable[["Request"], bool]
 
 

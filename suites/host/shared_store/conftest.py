@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from harness.progress import ProgressEvent, Stage
 
-#: Large enough to be cut, and nothing that compression would remove.
+#: Content that is still large enough after compression to be cut in the middle.
 MEMORY = b"".join(number.to_bytes(4, "big") * 3 + b"\x17" for number in range(60_000))
 
 
 @dataclass
 class Host:
-    """A host with a cache of its own."""
+    """A host with its own cache."""
 
     folder: Path
     shared: SharedCache
@@ -68,7 +68,7 @@ class Host:
         return "\n".join(event.message for event in self.events if event.stage is stage)
 
     def leftovers(self) -> list[str]:
-        """Return all names in the cache but locks, to show that no incomplete artifact is left."""
+        """Return all names in the cache except locks, which shows whether an incomplete artifact is left."""
         return [
             path.name
             for folder in (self.cache, self.cache / ".work")

@@ -275,7 +275,7 @@ def test_password_is_not_sent_to_an_address_that_the_registry_chose(
     act: Callable[[Puller], object],
 ) -> None:
     registry.lie = wants_login(lie(other.url))
-    # Another host may ask for it too.
+    # The other host also asks for a password.
     other.lie = lambda request: request.reply(401, WWW_Authenticate='Basic realm="r"')
 
     with pytest.raises(StoreError):

@@ -102,7 +102,7 @@ class WarmPytest:
         process.stdin.write(f"{request}\n".encode())
         process.stdin.flush()
         if not select.select([process.stdout], [], [], _RUN_S)[0]:
-            self.end()  # else the next run would read this run's answer
+            self.end()  # Without this, the next run would read the answer of this run.
             raise HarnessError(f"pytest {arguments} did not end within {_RUN_S:g} s.")
         answer = json.loads(process.stdout.readline())
         return CommandResult(
@@ -196,7 +196,7 @@ def ordinary_user() -> Iterator[PytestRun]:
 def run_pytest(run: PytestRun, *arguments: str) -> CommandResult:
     """Run pytest in the folder."""
     argv = [*run.start, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    argv += ["-p", "no:hypothesispytest"]  # it imports much at the end
+    argv += ["-p", "no:hypothesispytest"]  # The plugin imports many modules at the end of a run.
     env = {**run.env, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": f"--rootdir={run.root}"}
     config = run.root / "pytest.ini"
     if not config.exists():

@@ -76,7 +76,7 @@ _SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
 @pytest.mark.parametrize(
     ("code", "status", "at_s"),
     [
-        # which of two deadlines comes first
+        # Two deadlines: the earlier deadline ends the command.
         ("timeout 100 timeout 5 sleep 30", 124, 5),
         ("timeout 5 timeout 100 sleep 30", 124, 5),
         ('timeout 100 bash -c "$SCRIPT" - 10', 3, 15),
@@ -85,13 +85,13 @@ _SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
         ("timeout 9 bash -c 'timeout 5 sleep 4; sleep 6'", 124, 9),
         ("timeout 10 timeout 0 sleep 30", 124, 10),
         ("timeout 0 timeout 10 sleep 30", 124, 10),
-        # when a limit begins, and for which command it applies
+        # A limit begins when its command starts, and applies only to this command.
         ("sleep 60; timeout 5 sleep 30; timeout 5 sleep 4", 0, 69),
         ("timeout 5 true; sleep 30", 0, 30),
         ("f() { timeout 5 sleep 30; }; f; (timeout 5 sleep 30)", 124, 10),
         ("timeout 5 sleep 30 & wait $!", 124, 5),
         ("timeout 7 sleep 30 & wait $!; timeout 5 bash -c 'exit 3'", 3, 7),
-        # how long a limit is
+        # Durations of limits: fractions and units.
         ("timeout 0 sleep 30", 0, 30),
         ("timeout 0.5 sleep 0.499", 0, 0.499),
         ("timeout 0.5 sleep 30", 124, 0.5),
@@ -99,13 +99,13 @@ _SCRIPT = "timeout 5 sleep 30; sleep $1; exit 3"
         ("timeout 2m sleep 119", 0, 119),
         ("timeout 1.5h sleep 2h", 124, 5400),
         ("timeout 1d sleep 2d", 124, 86400),
-        # options, some with a value in a separate word
+        # Options, some with the value in a separate word.
         ("timeout --foreground 5 sleep 30", 124, 5),
         ("timeout -s INT 5 sleep 30", 124, 5),
         ("timeout --preserve-status --signal 2 5 sleep 30", 130, 5),
         ("timeout -k 3 5 sleep 30", 124, 5),
         ("timeout --kill-after 3 -- 5 sleep 30", 124, 5),
-        # how long a command may run after the signal
+        # Time that a command may take to clean up after the signal.
         ('timeout 5 bash -c "$CLEANS_UP"', 124, 8),
         ('timeout --preserve-status -k 4 5 bash -c "$CLEANS_UP"', 9, 8),
         ('timeout -k 2 5 bash -c "$CLEANS_UP"', 137, 7),

@@ -172,7 +172,7 @@ def test_shell_options_that_sourcing_sets_apply_except_errexit(
     result = shell.evaluate('false | true; echo $? /no/such* $PWD; [[ a == @(a|b) ]] && : "$NONE"')
 
     assert (result.status, result.stdout) == (1, "1 /etc\n")
-    # which of the two commands of the pipeline is traced first is not determined
+    # The two commands of the pipeline may be traced in either order.
     assert {"+ false", "+ true"} <= {
         line[line.rindex("+") :] for line in result.stderr.splitlines()[:2]
     }

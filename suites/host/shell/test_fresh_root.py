@@ -112,7 +112,7 @@ def test_folders_of_path_may_have_blanks(
 
 
 def test_code_cannot_answer_requests_for_a_new_root(new_shell: Callable[[], Shell]) -> None:
-    """Else a test could keep its root for the next test."""
+    """If code could answer, a test could pass its root on to the next test."""
     shell = new_shell()
 
     assert "socket:" not in shell.evaluate("readlink /proc/[0-9]*/fd/*").stdout

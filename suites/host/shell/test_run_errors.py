@@ -103,7 +103,7 @@ def test_deleted_work_folder_fails_only_tests_that_need_it(
 
     _check_sentences(result)
     assert "PASSED" in result.stdout
-    if workers == "0":  # each worker has a folder of its own
+    if workers == "0":  # Each worker has its own folder.
         assert set(outcomes(result).values()) == {"passed", "failed"}, result.render()
         assert "The work folder of this run" in result.stdout
 

@@ -252,7 +252,7 @@ def test_mount_below_a_folder_that_the_user_cannot_list_is_shown(user_folder: Pa
 
 @pytest.fixture
 def listening() -> Iterator[list[socket.socket]]:
-    """Give sockets on which the host listens: an abstract socket and a TCP socket."""
+    """Yield two listening sockets of the host: an abstract socket and a TCP socket."""
     made = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET)]
     made[0].bind(f"\0harness-trial-{os.getpid()}")
     made[1].bind(("127.0.0.1", 0))
@@ -409,7 +409,7 @@ def test_command_that_starts_too_many_processes_is_ended(tmp_path: Path) -> None
     assert _run(script, tmp_path).exit_code == TOO_MANY_PROCESSES
 
 
-# --- nothing runs outside --------------------------------------------------------------------
+# --- no command runs outside of its sandbox ---------------------------------------------------
 
 _ON_THE_HOST = """\
 import sys
@@ -497,7 +497,7 @@ def test_shell_that_could_not_enter_its_sandbox_raises_harness_error() -> None:
     check_entered(3, f"{MARK} said by the code under test\n")
 
 
-# --- which sandbox ---------------------------------------------------------------------------
+# --- the choice of the sandbox ----------------------------------------------------------------
 
 
 class _Kernel:
@@ -606,7 +606,7 @@ def test_control_of_the_throwaway_root_reads_lines_and_reports_the_end_of_its_so
     control.close()
 
 
-# --- an ordinary user ------------------------------------------------------------------------
+# --- the sandbox of an ordinary user ----------------------------------------------------------
 
 
 def _as_user() -> list[str]:
@@ -627,7 +627,7 @@ def _by_user(argv: Sequence[str], program: ModuleType, folder: Path) -> list[str
 
 @pytest.fixture
 def user_folder() -> Iterator[Path]:
-    """Give a folder that an ordinary user owns, with a copy of the sandbox program."""
+    """Return a folder of an ordinary user, with a copy of the sandbox program."""
     with tempfile.TemporaryDirectory(prefix="harness-user.", dir="/tmp") as folder:
         shutil.copy(str(throwaway_root.__file__), folder)
         (Path(folder) / ".staging").mkdir()

@@ -44,7 +44,7 @@ show() { cat; echo "$#$1$X"; }
 
 @pytest.fixture
 def code(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """Give a shell that has sourced the library."""
+    """Return a shell that has sourced the library."""
     path = tmp_path_factory.getbasetemp() / "library.sh"
     path.write_text(_LIBRARY)
     shell.source(path)

@@ -124,7 +124,7 @@ def test_output_limit_applies_after_the_pause_between_two_tests(
     first.evaluate("true")
     first.finish()
 
-    second.evaluate("/bin/sleep 0.1")  # longer than the pause between two size checks
+    second.evaluate("/bin/sleep 0.1")  # This is longer than the pause between two size checks.
 
     with pytest.raises(LimitError):
         second.evaluate(f"printf %02000000d >>/proc/self/fd/{fd}; while :; do :; done")

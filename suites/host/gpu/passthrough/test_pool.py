@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import ChildProcess
 
 
-#: Leases one GPU, says so, and holds it until its input ends.
+#: A program that leases one GPU, prints "held", and keeps the lease until its stdin ends.
 _HOLDER = """\
 import pathlib, sys
 from harness.gpu.passthrough import GpuChoice
@@ -57,7 +57,7 @@ with pool.lease([GpuChoice(address=address)], holder="a child", deadline=Deadlin
 
 @contextlib.contextmanager
 def holding_child(host: FakeHost, folder: Path, address: str) -> Iterator[ChildProcess]:
-    """Run a process that holds the GPU at `address`."""
+    """Run a process that leases the GPU at `address`."""
     child = spawn(
         [sys.executable, "-c", _HOLDER, str(host.root), str(folder), address],
         stdin=PIPE,
@@ -89,7 +89,7 @@ def test_gpu_of_a_killed_process_is_restored_before_its_next_lease(
     assert drivers(host) == {GPU: "vfio-pci", AUDIO: "vfio-pci", SECOND: None}
     with lease(pool, FIRST) as (gpu,):
         probed = [text for path, text in kernel.writes if path == "drivers_probe"]
-        # First audio and GPU get back the drivers that they had.
+        # The pool first restores the drivers of the audio function and the GPU, then leases them.
         assert probed == [AUDIO, GPU, GPU, AUDIO]
         assert gpu.gpu.function.driver == "nvidia"
     assert drivers(host) == BEFORE
@@ -110,7 +110,8 @@ def test_pool_restores_the_gpus_of_killed_processes_on_request(
     assert drivers(host) == BEFORE
 
 
-#: Leases GPUs again and again, and holds a lock of its own on each meanwhile: nobody else may.
+#: A program that leases GPUs repeatedly. It also locks a file for each leased GPU; the lock fails if
+#: another process has leased the same GPU.
 _COMPETITOR = """\
 import fcntl, json, os, pathlib, random, sys
 from harness.gpu.passthrough import GpuChoice
@@ -171,7 +172,7 @@ def test_competing_processes_never_share_a_gpu_even_if_some_are_killed(
 
     children = [start(number) for number in range(5)]
     for child in children[:2]:
-        # Each is killed while the others take and give back.
+        # The child is killed while the other children lease and release GPUs.
         before = count()
 
         def look(least: int = before + 5) -> Observation[bool]:

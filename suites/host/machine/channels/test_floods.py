@@ -49,7 +49,7 @@ def test_loader_that_asks_repeatedly_gets_one_program_at_a_time(
     """Without this limit, 10,000 requests of 25 bytes would queue 1 GiB of programs."""
     asked = b"".join(frames.encode(frames.BOOT, 0, b"%016d" % each) for each in range(10_000))
     guest.theirs.sendall(frames.SYNC_FRAME + asked)
-    # It is read after what was sent before.
+    # The client reads this error after all 10,000 requests.
     guest.theirs.sendall(frames.encode(frames.ERROR, 0, b"end"))
 
     with pytest.raises(HarnessError, match="reports a broken stream"):
@@ -67,7 +67,7 @@ def test_loader_that_requests_the_program_again_gets_the_whole_program(
     while b"harness-agent" not in sent[-400:] or len(sent) < len(PROGRAM):
         sent += guest.theirs.recv(1 << 20)
 
-    # As a loader does: it skips what was meant for the one before.
+    # Like a loader, the test skips the data that answers earlier requests.
     last = sent.rindex(frames.SYNC_FRAME + frames.encode(frames.PROGRAM, 0, PROGRAM[: 32 << 10]))
     found = list(frames.Decoder(is_synced=False).feed(sent[last:]))
     assert b"".join(payload for kind, _, payload in found if kind == frames.PROGRAM) == PROGRAM

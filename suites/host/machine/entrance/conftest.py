@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     ours, theirs = socket.socketpair()
     agent, console = Agent("node", guest.ours, PROGRAM), Console("node", ours)
     guest.starts()
-    # Longer than the path of a socket may be.
+    # This path exceeds the length limit of a socket's path.
     folder = tmp_path / ("long-" * 30)
     folder.mkdir()
     machine = RunningMachine(

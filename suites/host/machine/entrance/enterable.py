@@ -1,4 +1,4 @@
-"""A machine that users can enter; a test plays its guest."""
+"""A machine that users can enter; the test acts as the guest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Place:
-    """A machine with an entrance: its played guest, its console, and its entry in the roster."""
+    """A machine with an entrance: its simulated guest, its console, and its entry in the roster."""
 
     guest: PlayedGuest
     serial: socket.socket

@@ -1,4 +1,4 @@
-"""A machine's entrance, from the client to a guest that a test plays."""
+"""A machine's entrance, from the client to a guest that the test simulates."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_prompt_is_shown_early_but_input_is_sent_only_when_the_caller_is_ready(
         guest.says(frames.RESULT, request, ENDED)
 
     def gets_ready() -> None:
-        # Input that went through would arrive meanwhile.
+        # If the client sent the input too early, the guest would receive the input during this wait.
         guest_was_fed.wait(0.2)
         os.write(1, b"ready ")
         is_ready.set()

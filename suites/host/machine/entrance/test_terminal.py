@@ -88,7 +88,7 @@ def test_prompt_is_shown_before_the_callers_preparation_starts(
     is_ready = threading.Event()
 
     def prompts(guest: PlayedGuest, request: int, _: bytes) -> None:
-        # Who did not wait for the prompt would get ready meanwhile.
+        # A client that does not wait for the prompt would call `gets_ready` during this wait.
         is_ready.wait(0.2)
         guest.says(frames.STDOUT, request, b"root@clone:~# ")
 
@@ -222,7 +222,7 @@ def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> 
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
         wait_for("the client to watch the size", is_watching, Deadline.after(_JOIN_S))
         os.kill(os.getpid(), signal.SIGWINCH)
-        # A signal that arrives just before `select` waits for what comes next.
+        # If the signal arrives just before `select`, the client handles it after the next input.
         os.write(terminal, b"x")
 
     def resize(guest: PlayedGuest, request: int, payload: bytes) -> None:

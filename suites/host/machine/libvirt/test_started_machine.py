@@ -143,7 +143,7 @@ def test_machines_of_a_driver_share_one_registration_and_get_only_their_own_even
             agent = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             host.after_start = partial(agent.connect, str(path))
             ends.enter_context(machines[-1])
-            # libvirt's loop, which is none here, would do so at the console's end.
+            # libvirt's event loop, which does not run here, would report the end of the console.
             ends.callback(host.hang_up)
 
         qemu.tell(FakeDomain(machines[1]._domain.uuid), "STOP")
@@ -302,7 +302,7 @@ def test_gpu_of_the_host_that_libvirt_refuses_takes_no_root_port(
     assert host.calls[-1] == f"attach {render_host_gpu(OTHER_GPU, port=0)}"
 
 
-# -- why it will not go on ----------------------------------------------------------------------------
+# -- messages about machines that have ended or can't continue -----------------------------------------
 
 
 def test_failure_of_a_machine_mentions_its_full_disk(

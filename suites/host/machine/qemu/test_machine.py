@@ -52,7 +52,7 @@ def test_refused_start_leaves_neither_process_nor_thread_nor_descriptor(tmp_path
             pass
         return machine
 
-    # The thread that starts processes stays, by design: let it be there beforehand.
+    # The first start also starts the thread that starts processes; this thread keeps running.
     start()
     before = _what_is_open()
 
@@ -78,8 +78,8 @@ def test_machine_ends_at_the_end_of_its_with_block(tmp_path: Path) -> None:
     assert "-machine q35" in (tmp_path / "argv.txt").read_text()
 
 
-#: Greets, negotiates, and after a command reports a SHUTDOWN with the reason in its second argument,
-#: and ends.
+#: A fake QEMU that greets, answers two commands, reports a SHUTDOWN event with the reason in its second
+#: argument, and ends.
 _SHUTS_DOWN = """\
 import json, socket, sys
 qmp = socket.socket(fileno=int(sys.argv[1]))
@@ -159,7 +159,8 @@ def test_qemu_starts_in_the_machines_folder_with_its_channels_and_devices(tmp_pa
     assert '"id": "gpu1", "bus": "rp0"' in " ".join(words)
 
 
-#: Negotiates QMP, asks for the agent as a guest's loader does, and says on the console that it came.
+#: A fake QEMU that negotiates QMP, requests the agent's program as the loader in a guest does, and
+#: prints a line on the console when the program has arrived.
 _BOOTS = """\
 import json, re, socket, sys
 fds = dict(re.findall(r"id=(\\w+),fd=(\\d+)", " ".join(sys.argv)))

@@ -1,4 +1,4 @@
-"""What Acme adds to the harness."""
+"""Acme's extensions of the harness."""
 
 from __future__ import annotations
 
