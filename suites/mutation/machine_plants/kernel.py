@@ -24,7 +24,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "another_version",
     ),
     plant(
-        "a bake believes the record of another architecture",
+        "a bake accepts the record of another architecture",
         "bake.py",
         ("elif record.arch != arch:", "elif record.arch is None:"),
         "kernel/test_failed_bake.py",
@@ -95,7 +95,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "newest",
     ),
     plant(
-        "a bake passes without a module",
+        "a bake without a module succeeds",
         "bake.py",
         (
             '    elif not installed_files(node.files, target):\n        problem = f"left no module for kernel {target}"\n',
@@ -105,7 +105,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "wrong_record and module",
     ),
     plant(
-        "a bake passes without a record",
+        "a bake without a record succeeds",
         "bake.py",
         ("""problem = f"left no record '{path}'\"""", "return"),
         "kernel/test_failed_bake.py",
@@ -132,7 +132,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "before",
     ),
     plant(
-        "a bake takes the tag of another driver image",
+        "a bake uses the tag of another driver image",
         "bake.py",
         (
             '.rpartition("/")[2] == f"aks-gpu-{driver_type}":',
@@ -159,7 +159,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "another_distribution",
     ),
     plant(
-        "the line of a bake names the kernel of the build machine",
+        "the log line of a bake names the kernel of the build machine",
         "bake.py",
         ("(kernel {record.kernel})", "(kernel {node.kernel()})"),
         "kernel/test_builds.py",
@@ -204,7 +204,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "install_that",
     ),
     plant(
-        "containerd is asked once",
+        "containerd is queried once",
         "containerd.py",
         ("Retry(attempts=240, pause_s=0.1, timeout_s=1, max_timeout_s=8)", "Retry(timeout_s=1)"),
         "kernel/test_retries.py",
@@ -231,7 +231,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "release_does_not_support and full",
     ),
     plant(
-        "only a GPU that is not supported ends the builds",
+        "only an unsupported GPU ends the builds",
         "unsupported_gpu.py",
         ("return not words.can_rebuild_help", "return words.is_refusal"),
         "kernel/test_retries.py",
@@ -275,14 +275,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "headers",
     ),
     plant(
-        "a build does not look for a refusal by the same release",
+        "a build ignores a refusal by the same release",
         "unsupported_gpu.py",
         ("        if reasons:\n", "        if False:\n"),
         "kernel/test_retries.py",
         "release_does_not_support and without",
     ),
     plant(
-        "a GPU gets fifteen seconds after its install",
+        "a GPU has fifteen seconds to respond after the install",
         "driver.py",
         ("_UNTIL_READY = Retry(attempts=120,", "_UNTIL_READY = Retry(attempts=3,"),
         "kernel/test_retries.py",
@@ -306,7 +306,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "attempts_that_the_contract",
     ),
     plant(
-        "containerd gets two seconds to answer",
+        "containerd has two seconds to answer",
         "containerd.py",
         ("Retry(attempts=240, pause_s=0.1", "Retry(attempts=20, pause_s=0.1"),
         "kernel/test_retries.py",
@@ -320,7 +320,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "second_bake",
     ),
     plant(
-        "a bake's container has the name of an install's",
+        "the containers of a bake and of an install have the same name",
         "containerd.py",
         ('BUILD_CONTAINER = "gpuprebuild"', 'BUILD_CONTAINER = "gpuinstall"'),
         "kernel/test_builds.py",

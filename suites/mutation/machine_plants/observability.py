@@ -28,7 +28,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "lost",
     ),
     plant(
-        "a run leaves the node's decision out of its log",
+        "a run does not log the node's decision",
         "__main__.py",
         ("self.node.journal.line(facts.decision.render_line())", "pass"),
         "observability/test_events.py",
@@ -45,7 +45,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "unit and driver",
     ),
     plant(
-        "a bake goes on without its compiler",
+        "a bake continues without a compiler",
         "bake.py",
         (
             "actions=(apt_install(*BUILD_TOOLS),),\n                exit_code=ExitCode.COMMAND_FAILED,",
@@ -69,7 +69,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "tools",
     ),
     plant(
-        "there is no status if the tags cannot be looked up",
+        "the status fails if the tags cannot be looked up",
         "status.py",
         (
             "    except ProvisioningError as error:\n",
@@ -110,7 +110,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "cannot_be_written",
     ),
     plant(
-        "a driver that was just built is cleaned up as on a node that opted out",
+        "a new driver is removed as on a node that opted out",
         "boot.py",
         (
             "facts.decision.action is Action.TEARDOWN:",
@@ -120,7 +120,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "of_another_kind",
     ),
     plant(
-        "a managed node is torn down as a node that opted out",
+        "a managed node is torn down like a node that opted out",
         "driver.py",
         (
             "scope = teardown_scope(configuration, is_opted_out=False)",
@@ -130,7 +130,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "of_another_kind",
     ),
     plant(
-        "a node goes on although containerd does not restart",
+        "a run continues although containerd does not restart",
         "boot.py",
         (
             'actions=start("containerd", 30),\n                exit_code=ExitCode.SYSTEMCTL_START_FAIL,',
@@ -160,7 +160,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "cut",
     ),
     plant(
-        "a plan leaves its decision in the log",
+        "a plan writes its decision to the log",
         "__main__.py",
         (
             'self.print_line(f"# {facts.decision.render_line()}")',
@@ -170,7 +170,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "decision_of_a_boot",
     ),
     plant(
-        "a corrupted infoROM counts only where nvidia-smi fails",
+        "a corrupted infoROM is reported only if nvidia-smi fails",
         "driver.py",
         (
             "    if words is None or (words.can_retry_help and not result.ok):",
@@ -180,7 +180,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "warned",
     ),
     plant(
-        "a component list that cannot be read counts as none",
+        "an unreadable component list counts as a missing list",
         "bake.py",
         (
             "        raise ProvisioningError(\n            ExitCode.COMMAND_FAILED,\n            f\"The component list '{COMPONENTS_PATH}' cannot be read: {error}.\",\n        ) from error\n",

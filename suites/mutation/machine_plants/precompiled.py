@@ -6,7 +6,7 @@ from .plant import MachinePlant, plant
 
 PLANTS: tuple[MachinePlant, ...] = (
     plant(
-        "an error of the registry is taken for a missing precompiled image",
+        "an error of the registry counts as a missing precompiled image",
         "precompiled_driver.py",
         ("if result.ok or not containerd.says_no_such_image(result, image):", "if result.ok:"),
         "precompiled/test_precompiled.py",

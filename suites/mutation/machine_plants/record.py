@@ -70,7 +70,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "kind and kernel",
     ),
     plant(
-        "a module that DKMS has installed for another kernel counts",
+        "a module that DKMS installed for another kernel is accepted",
         "kernel_modules.py",
         (
             "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
@@ -80,7 +80,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "registered and kernel",
     ),
     plant(
-        "a module that DKMS has installed in another version counts",
+        "a module that DKMS installed in another version is accepted",
         "kernel_modules.py",
         (
             "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
@@ -90,7 +90,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "registered and version",
     ),
     plant(
-        "a module that DKMS has installed for another architecture counts",
+        "a module that DKMS installed for another architecture is accepted",
         "kernel_modules.py",
         (
             "(entry.version, entry.kernel, entry.arch) == (version, kernel, arch)",
@@ -120,7 +120,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "both",
     ),
     plant(
-        "a driver type that begins with its kind is not of this kind",
+        "a driver type that begins with a kind does not belong to this kind",
         "nvidia.py",
         ("if driver_type.startswith(kind):", 'if driver_type in {kind, f"{kind}-lts"}:'),
         "record/test_driver_type.py",
@@ -133,7 +133,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "record/test_inputs.py",
     ),
     plant(
-        "the setting for an install is read without regard to case",
+        "the setting for an install is read case-insensitively",
         "configuration.py",
         ('return value in (True, "true")', 'return str(value).lower() == "true"'),
         "record/test_inputs.py",
@@ -171,7 +171,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "tools",
     ),
     plant(
-        "an install is asked for by default",
+        "an install is requested by default",
         "configuration.py",
         ("config_gpu_driver_if_needed: bool = False", "config_gpu_driver_if_needed: bool = True"),
         "record/test_inputs.py",
@@ -197,14 +197,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "older",
     ),
     plant(
-        "any module of DKMS with this version counts",
+        "a module of any name is accepted if DKMS has it in this version",
         "kernel_modules.py",
         ("entry.module == MODULE\n            and (entry", "(entry"),
         "record/test_decision.py",
         "another and name",
     ),
     plant(
-        "only one of the names of arm64 is known",
+        "only one name of the architecture arm64 is known",
         "facts.py",
         ('ARM64 = frozenset({"aarch64", "arm64"})', 'ARM64 = frozenset({"arm64"})'),
         "record/test_inputs.py",

@@ -94,7 +94,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "own and options",
     ),
     plant(
-        "a spec without devices counts as one with a GPU",
+        "a CDI spec without devices counts as a spec with a GPU",
         "toolkit.py",
         ("offers_device(text, CDI_DEVICE_KIND)", "CDI_DEVICE_KIND in text"),
         "runtime/test_refresh.py",
@@ -111,7 +111,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "folders",
     ),
     plant(
-        "a node with native CDI gets the annotation prefix of older runtimes",
+        "a node with native CDI gets the annotation prefix for older runtimes",
         "cdi.py",
         (
             "    if choice.annotation_prefix == LEGACY_PREFIX:\n        environment",
@@ -121,7 +121,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "folders",
     ),
     plant(
-        "an array on several lines is not read to its end",
+        "only the first line of a multi-line array is read",
         "toml_text.py",
         ('            depth += (char in {"[", "{"}) - (char in {"]", "}"})\n', ""),
         "runtime/test_configuration.py",
@@ -203,14 +203,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "another",
     ),
     plant(
-        "CRI-O runs the hook at a stage that it does not know",
+        "CRI-O gets a hook for a stage that CRI-O does not know",
         "toolkit.py",
         ('"stages": ["prestart"]', '"stages": ["prestarted"]'),
         "runtime/test_configuration.py",
         "CRI-O and without",
     ),
     plant(
-        "CRI-O gets the runtime in a table that it ignores",
+        "CRI-O gets the runtime in a table that CRI-O ignores",
         "toolkit.py",
         ("[crio.runtime.runtimes.", "[crio.runtimes."),
         "runtime/test_configuration.py",

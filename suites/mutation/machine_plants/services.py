@@ -48,7 +48,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "reboot",
     ),
     plant(
-        "a node problem detector that fails keeps the node from getting ready",
+        "a failed node problem detector prevents a ready node",
         "driver.py",
         (
             '            exit_code=None,\n            needs=("start-containerd",),',
@@ -58,7 +58,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "detector and failing",
     ),
     plant(
-        "the DRA driver gets a name that Kubernetes does not have",
+        "the DRA driver gets a name that Kubernetes does not know",
         "facts.py",
         (
             'node_name=(node.answer("uname", "-n") or "").lower(),',
@@ -102,7 +102,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "slow_gpu",
     ),
     plant(
-        "a command that takes too long goes on",
+        "a command that exceeds its time limit continues",
         "command.py",
         (
             "                start_new_session=True,\n            )\n        except OSError as error:",
@@ -112,7 +112,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "kubelet_that_never_starts and hanging",
     ),
     plant(
-        "a unit starts as systemd had loaded it before",
+        "a unit starts without a daemon-reload",
         "systemd.py",
         (
             '        reload_units(),\n        Run(\n            argv=("systemctl", "restart", unit),',
@@ -207,7 +207,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "dra_driver_starts",
     ),
     plant(
-        "a node that changes its mode keeps the service of the earlier one",
+        "a node that changes its mode keeps the service of the earlier mode",
         "services.py",
         ("        stop_other,\n        Step(", "        Step("),
         "services/test_gpu_owners.py",
@@ -313,7 +313,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "options_of_a_managed_node",
     ),
     plant(
-        "a unit is given up after three starts",
+        "a unit has three attempts to start",
         "systemd.py",
         ("attempts=100, pause_s=5, timeout_s=limit_s", "attempts=3, pause_s=5, timeout_s=limit_s"),
         "services/test_gpu_owners.py",
@@ -341,7 +341,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "does_not_exist",
     ),
     plant(
-        "a failed partition has the code of the driver",
+        "a failed partition has the exit code of the driver",
         "__main__.py",
         (
             "raise ProvisioningError(ExitCode.COMMAND_FAILED, str(error))",

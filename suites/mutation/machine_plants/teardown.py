@@ -64,14 +64,14 @@ PLANTS: tuple[MachinePlant, ...] = (
         "customer",
     ),
     plant(
-        "no depmod beside the driver of a customer",
+        "depmod does not run beside the driver of a customer",
         "teardown.py",
         ("        depmod_kernels=_kernels_of(residue.record_version_files),\n", ""),
         "teardown/test_modules.py",
         "another_kernel",
     ),
     plant(
-        "no depmod after a removal",
+        "depmod does not run after a removal",
         "teardown.py",
         (
             "            depmod_kernels=_kernels_of(residue.module_files),\n",
@@ -131,7 +131,7 @@ PLANTS: tuple[MachinePlant, ...] = (
         "each_module_of",
     ),
     plant(
-        "a module of another driver that uses the driver is overlooked",
+        "a foreign module that uses the driver is ignored",
         "kernel_modules.py",
         (
             "not ours.issuperset(module.holders) or module.references > len(module.holders)",
