@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from suites.endurance.campaign import Attempt, Case
     from suites.endurance.operations import Operation
 
-#: Seconds that the processes of an ended run have to end; a busy host needs that long.
+#: Seconds in which all processes of an ended run must end, even on a busy host.
 _GRACE_S = 60.0
-#: The time limit of a disturbed operation: a multiple of its undisturbed time, and at least so many
-#: seconds.
+#: The time limit of a disturbed operation: its undisturbed time multiplied by this factor, and at least
+#: this number of seconds.
 _PATIENCE = 10.0
 _LEAST_S = 180.0
 _REPOSITORY = Path(__file__).parents[2]

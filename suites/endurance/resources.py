@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _KIB = 1 << 10
 _MIB = 1 << 20
-#: The most of each resource that an operation may be left with; the attempt's `amount` decides.
+#: The upper limit of what an operation keeps of each resource; the attempt's `amount` scales it.
 _LEFT_KIB = 512
 _LEFT_DESCRIPTORS = 24
 _LEFT_MIB = 64

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LIBRARY = Path(__file__).with_name("disturbing_libc.c")
 _STOPPED_S = 60.0
 _JUMP_S = 3600
-#: The longest time that a write to a file, and a wait for the disk, takes, in microseconds.
+#: The longest duration of a write to a file, and of a wait for the disk, in microseconds.
 _WRITE_US, _SYNC_US = 50_000, 5_000_000
 
 

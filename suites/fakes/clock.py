@@ -20,7 +20,7 @@ class FakeClock:
     """A clock whose time passes only in `sleep` and `advance`, or by `look_s` at each look.
 
     `on_look` runs at the beginning of each look, and `on_sleep` at the end of each sleep.
-    `set_by_s` is by how much somebody, such as NTP, has set the time of day.
+    `set_by_s` is the number of seconds by which somebody, such as NTP, has changed the time of day.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Kept(Enum):
     ROOTS_FILE = "root's file: its content, owner and mode"
     DRIVERS = "the driver and the driver_override of every function of the PCI bus"
     QUARANTINES = "which GPUs are quarantined"
-    FILES = "the files of the pool's folder: what the harness did not make stays"
+    FILES = "the files in the pool's folder that the harness did not make"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def _of_record(name: str, script: str, says: str = "drivers-") -> Forgery:
 FORGERIES = (
     # The names of functions become paths of sysfs.
     Forgery(
-        name="a record names a path beside the GPU",
+        name="a record names a path in addition to the GPU",
         script='record({gpu: good(), "../../../../../../.." + str(evil()): {"driver": None, "override": "alice"}})',
         says="but a PCI address was expected",
     ),
@@ -114,12 +114,12 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         says="but a PCI address was expected",
     ),
     Forgery(
-        name="a record names a function that is no GPU's",
+        name="a record names a function of another device",
         script="record({gpu: good(driver), foreign: good()})",
         says="is not in the IOMMU group of",
     ),
     Forgery(
-        name="a record is named after a function that is no GPU",
+        name="a record is named after a function that is not a GPU",
         script="record({foreign: good()}, foreign)",
         says="is not a GPU",
     ),
@@ -129,12 +129,12 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         says="is not on the PCI bus",
     ),
     Forgery(
-        name="a record of another GPU under a new name",
+        name="a record with the name of one GPU names another GPU",
         script="record({admins: good(driver)}, gpu)",
         says="it does not name",
     ),
     Forgery(
-        name="a record names a GPU that no run has",
+        name="a record names a GPU that no run has leased",
         script="record({busy: good()}, busy)",
         says="is not on vfio-pci, so no run has it",
     ),
@@ -165,7 +165,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         says="the kernel has no driver 'no_such_driver'",
     ),
     Forgery(
-        name="a record's driver is another than the kernel chooses",
+        name="a record's driver differs from the driver that the kernel chooses",
         script='record({gpu: good("pcieport")})',
         says="does not get the driver 'pcieport'",
     ),
@@ -180,7 +180,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         says="but the name of a driver was expected",
     ),
     Forgery(
-        name="a record is named after no address",
+        name="a record's name contains no PCI address",
         script='put("drivers-...json", "{}"); put("quarantine-$(reboot).json", "{}")',
         says="its name has no PCI address",
     ),
@@ -223,12 +223,12 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
         'put(f"drivers-{gpu}.json", \'{"boot_id": \' + "9" * 50_000 + "}")',
     ),
     Forgery(
-        name="a FIFO as a quarantine",
+        name="a quarantine is a FIFO",
         script='os.mkfifo(pool / f"quarantine-{gpu}.json")',
         says="it is a FIFO",
     ),
     Forgery(
-        name="a quarantine with escape sequences, in the name of root",
+        name="a quarantine claims to be from root, and contains escape sequences",
         script="""
 reason = "\\x1b]0;owned\\x07\\x1b[2J smells.\\nGPU is fine"
 put(f"quarantine-{gpu}.json", json.dumps({"reason": reason, "since": "today", "user": "root"}))
@@ -237,42 +237,42 @@ put(f"quarantine-{gpu}.json", json.dumps({"reason": reason, "since": "today", "u
     ),
     # Leases.
     Forgery(
-        name="a FIFO as a lease",
+        name="a lease is a FIFO",
         script='os.mkfifo(pool / "000000001-deadbeef")',
         says="it is a FIFO",
     ),
     Forgery(
-        name="a link to a file of root's as a lease",
+        name="a lease is a link to a file of root",
         script='(pool / "000000001-deadbeef").symlink_to(secret)',
         says="it is a symbolic link",
     ),
     Forgery(
-        name="a folder as a lease",
+        name="a lease is a folder",
         script='(pool / "000000001-deadbeef").mkdir()',
         says="it is a folder",
     ),
     Forgery(
-        name="a second name of another file as a lease",
+        name="a lease is a hard link to another file",
         script='put("mine", "{}"); (pool / "000000001-deadbeef").hardlink_to(pool / "mine")',
         says="it has another name",
     ),
     Forgery(
-        name="a lease of a tebibyte, which is locked",
+        name="a locked lease has the size of a tebibyte",
         script='hold("000000001-deadbeef", lease()); os.truncate(pool / "000000001-deadbeef", 1 << 40)',
         says="more than 64 KiB",
     ),
     Forgery(
-        name="a lease with the last number there is",
+        name="a lease has the highest possible number",
         script='record({gpu: good("../x")}); os.mkfifo(pool / "999999999999999-deadbeef")',
         says="it is a FIFO",
     ),
     Forgery(
-        name="a lease that is no JSON, and is locked",
+        name="a locked lease is not JSON",
         script='hold("000000001-deadbeef", b"\\xff not json \\x1b]0;owned\\x07")',
         says="can't be parsed",
     ),
     Forgery(
-        name="a lease of ten thousand lists in each other, which is locked",
+        name="a locked lease has ten thousand nested lists",
         script='hold("000000001-deadbeef", "[" * 10_000 + "]" * 10_000)',
         says="can't be parsed",
     ),
@@ -282,17 +282,17 @@ put(f"quarantine-{gpu}.json", json.dumps({"reason": reason, "since": "today", "u
         says="but one printable line was expected",
     ),
     Forgery(
-        name="a lease of a path",
+        name="a lease names a path as a GPU",
         script='hold("000000001-deadbeef", lease(taken=["../../etc"]))',
         says="'../../etc', but a PCI address was expected",
     ),
     Forgery(
-        name="a lease of every process at once",
+        name="a lease has the process id -1",
         script='hold("000000001-deadbeef", lease(process=-1))',
         says="can't be parsed",
     ),
     Forgery(
-        name="the lock on the folder",
+        name="a user locks the folder",
         script="""
 folder = os.open(pool, os.O_RDONLY)
 fcntl.flock(folder, fcntl.LOCK_EX)

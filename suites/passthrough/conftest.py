@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from harness.progress import ProgressEvent
 
 ANY = GpuChoice()
-#: The memory of a node that only boots. VFIO locks all of this memory, and a saved state contains
-#: it all.
+#: The memory of a node that only boots. VFIO locks all of this memory, and saved states contain it.
 BUS_MEMORY_MIB = 512
 NO_GPU = "These tests need GPUs that this host can hand to a machine by VFIO."
 NIGHT: pytest.StashKey[Night] = pytest.StashKey()
