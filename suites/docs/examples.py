@@ -39,10 +39,10 @@ _FILE_COMMENT = re.compile(r"# (\S+/\S+\.(?:py|sh|yaml))\n")
 _SYSTEM_FILE = re.compile(r"# (/etc/[\w./-]+)")
 _PYTEST_S = 1800.0
 
-#: Options so that a run leaves no files in the copy and does not run the garbage collector at its end.
+#: With these options, a run leaves no files in the copy and skips the garbage collection at its end.
 LIGHT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
 
-#: Options so that fixtures are found but not set up, no test runs, and no worker is started.
+#: With these options, pytest finds fixtures but sets up none, runs no test and starts no worker.
 PLAN_ONLY = ("--setup-plan", "-q", "-n0", *LIGHT)
 
 #: The parts of the repository that examples may use.

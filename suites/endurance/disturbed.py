@@ -52,7 +52,7 @@ _UNLOADED = re.compile(
 
 @dataclass(frozen=True)
 class Running:
-    """A running operation: its first process, and `others`, the processes that ran before it began."""
+    """A running operation; `process` is its first process, and `others` are processes that ran before."""
 
     process: ChildProcess
     others: frozenset[int]

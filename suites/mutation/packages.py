@@ -68,7 +68,7 @@ PACKAGES = {
     "provisioning": Package(
         source="harness/provisioning",
         tests=("suites/unit/provisioning",),
-        # The module kills process groups: a mutant may kill groups that are not the test's.
+        # The module kills process groups, so a mutant may kill processes of other programs.
         left_out=("harness/provisioning/command.py",),
         least=0.9,
     ),
@@ -81,8 +81,7 @@ PACKAGES = {
     "machine": Package(
         source="harness/machine",
         tests=("suites/unit/machine", "suites/host/checkpoint"),
-        # These modules kill processes by their ids, so a mutant may kill a process that is not the
-        # test's.
+        # These modules kill processes by their ids, so a mutant may kill processes of other programs.
         left_out=(
             "harness/machine/libvirt/private_daemon.py",
             "harness/machine/libvirt/watchdog.py",

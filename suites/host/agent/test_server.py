@@ -101,7 +101,7 @@ def test_unchanged_unit_is_queried_at_growing_intervals_even_if_no_signal_arrive
         if number == 4:
             passes(bench, monkeypatch, 0.2)
         assert len(bench.processes.started) == number
-        # Twice as long each time, up to 0.8 s.
+        # Each interval is twice as long as the previous interval, up to 0.8 s.
         passes(bench, monkeypatch, 0.06 if number in {1, 8} else 0.85)
     answer(bench, show("inactive"), 9)
     bench.turns()

@@ -48,7 +48,7 @@ class FakeQemu(FakeMonitor):
             self._meanwhile()
             self._descriptor = os.dup(fd)
         if command == "migrate":
-            # The end of a migration says whether all was written.
+            # A closed pipe raises no error here; the event at the end reports an incomplete migration.
             with (
                 contextlib.suppress(BrokenPipeError),
                 os.fdopen(self._descriptor, "wb") as stream,
@@ -185,5 +185,5 @@ def test_compressor_that_does_not_end_is_reported_and_ended(
         f" s for the memory of machine 'node' to be packed into '{state}'; last seen: it is still "
         "running."
     )
-    # The memory does not fit into a pipe: the compressor has started when all of it is written.
+    # The memory does not fit into a pipe, so the compressor has started and written its process id.
     assert not Path("/proc", process_id.read_text().strip()).exists()

@@ -67,7 +67,7 @@ def test_evidence_that_a_provisioner_and_a_test_declare_is_gathered(tmp_path: Pa
     assert evidence.answer_of("own") == "asked\n"
 
 
-#: Takes ssh's place: a login shell gets the line, as sshd would give it.
+#: A fake ssh that passes the command line to a shell, as sshd does.
 FAKE_SSH = '#!/bin/sh\nfor line; do :; done\nexec sh -c "$line"\n'
 FAKE_SUDO = '#!/bin/sh\n[ "$1" = -n ] || exit 1\nshift\nexec "$@"\n'
 

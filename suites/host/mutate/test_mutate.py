@@ -154,7 +154,7 @@ def test_command_reports_the_outcome_of_each_mutant_and_leaves_the_files_unchang
     assert sarif["runs"][0]["results"][0]["locations"]
     assert project.contents() == before
 
-    # The new test runs only with mutants that survived; which mutants were killed is known.
+    # The new test runs only with mutants that survived the first run.
     project.write("tests/test_rm.py", _TEST.replace("gives_up", "removes").replace("== 3", "> 0"))
     again, outcomes_again = project.outcomes()
     assert again.exit_code == 0, again.render()

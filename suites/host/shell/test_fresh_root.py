@@ -51,7 +51,7 @@ def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
 
 
 def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[], Shell]) -> None:
-    """A command that sourcing wrote in place of a denied one stays, and directories keep their modes."""
+    """Sourcing replaces a denied command by a file, which stays. Directories keep their modes."""
     folders = [Path("/dev/shm"), Path("/usr/local")]  # noqa: S108 - of the host
     modes = "".join(f"{folder.stat().st_mode & 0o7777:o}\n" for folder in folders)
     numbers = []
