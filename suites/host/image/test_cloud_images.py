@@ -50,14 +50,6 @@ if TYPE_CHECKING:
 UNSIGNED = ENTRY.partition("signature:")[0]
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove this host's proxy settings from the environment."""
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @pytest.fixture
 def server() -> Iterator[ImageServer]:
     with serving(published_files()) as images:

@@ -28,14 +28,6 @@ CONTENT = bytes(range(250)) * 4
 FILE = "x.img"
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove this host's proxy settings from the environment."""
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @pytest.fixture
 def server() -> Iterator[ImageServer]:
     with serving({FILE: CONTENT}) as images:
