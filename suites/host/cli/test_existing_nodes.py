@@ -34,7 +34,7 @@ def test_judgement_of_this_host_has_a_verdict_for_each_expectation(
 def test_exit_code_is_2_if_the_node_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The node's port, of tcpmux, is closed. Earlier evidence of the node is kept."""
+    """No service listens on the node's port (tcpmux). Earlier evidence of the node is kept."""
     yesterday = tmp_path / "node/127.0.0.1/commands/journal"
     yesterday.parent.mkdir(parents=True)
     yesterday.touch()
