@@ -50,7 +50,7 @@ _LAB_EVIDENCE = "/var/lib/gpu-lab/evidence"
 _GPU_TESTS = f"/srv/gpu-node-harness/.venv/bin/tox -e passthrough -- --evidence-dir={_LAB_EVIDENCE} --junitxml=junit.xml"
 #: Prints the durations of the steps in the last nights.
 _NIGHTS = f"tail -n 200 {_LAB_EVIDENCE}/nights/$(hostname).jsonl"
-#: Binds the GPUs that a killed run left bound to VFIO to their earlier drivers again.
+#: Restores the earlier drivers of GPUs that a killed run left bound to VFIO.
 _RESTORE = "/srv/gpu-node-harness/.venv/bin/harness gpu host restore"
 
 
