@@ -29,29 +29,33 @@ def serve_gpu(
     window_mib: int = 64,
     aperture_mib: int = 0,
     number: int = 1,
+    model_folders: tuple[Path, ...] = (),
 ) -> DeviceServer[Any]:
     """Return a server, not started yet, for a new GPU of this model.
 
     `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for
     32-bit BARs and `aperture_mib` for 64-bit BARs; larger BARs are made to fit. With
     `GpuEmulation.GSP` NVIDIA's own driver can open the GPU; `number` is part of the GPU's invented
-    UUID. Raises RequirementError if the harness can't do this emulation for the model.
+    UUID. `model_folders` are the user's folders of GPU models, which may have data of further
+    driver releases. Raises RequirementError if the harness can't do this emulation for the model.
     """
     if transport is Transport.MPQEMU:
         bars = model.bars.mpqemu
-        engine = _engine(model, bars, number)
+        engine = _engine(model, bars, number, model_folders)
         return MpqemuServer(EmulatedGpu(model, bars=bars, engine=engine), device_id=device_id)
     from harness.gpu.vfio_user import VfioUserServer  # noqa: PLC0415 - a clone starts faster without it
 
     bars = shrink_to_aperture(shrink_to_window(model.bars.vfio_user, window_mib), aperture_mib)
-    engine = _engine(model, bars, number)
+    engine = _engine(model, bars, number, model_folders)
     gpu = EmulatedGpu(model, bars=bars, is_express=True, engine=engine)
     return VfioUserServer(gpu, folder=folder, device_id=device_id)
 
 
-def _engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], Engine] | None:
+def _engine(
+    model: GpuModel, bars: Bars, number: int, model_folders: tuple[Path, ...]
+) -> Callable[[ConfigSpace], Engine] | None:
     if model.emulation is GpuEmulation.IDENTITY:
         return None
     from harness.gpu.gsp.making import make_engine  # noqa: PLC0415 - only nodes with such GPUs load it
 
-    return make_engine(model, bars, number)
+    return make_engine(model, bars, number, model_folders)

@@ -123,6 +123,7 @@ class Lab(LabImages):
                     pool=lambda: self.gpu_pool,
                     any_model=self._any_model,
                     emulation=self.settings.gpu_emulation,
+                    model_folders=self.settings.gpu_models,
                 ),
                 patience=self.patience,
                 roster=self.roster,

@@ -17,6 +17,7 @@ from harness.settings import INVENTORY, GpuEmulation, GpuSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from harness.gpu.catalogue import Catalogue
     from harness.gpu.passthrough.pool import LeasedGpu
@@ -35,11 +36,13 @@ class GpuSources:
 
     `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request that names no
     model. `emulation` is the kind of emulation; None selects the kind in each model's description.
+    `model_folders` are the user's folders of GPU models.
     """
 
     source: GpuSource
     pool: Callable[[], GpuPool]
     any_model: Callable[[], GpuModel]
+    model_folders: tuple[Path, ...]
     emulation: GpuEmulation | None = None
 
     def resolve(self, requested: Sequence[RequestedGpu]) -> list[RequestedGpu]:

@@ -203,6 +203,7 @@ class MachineGpus:
             window_mib=spec.root_port_window_mib,
             aperture_mib=spec.root_port_aperture_mib,
             number=number + 1,
+            model_folders=self._sources.model_folders,
         )
         script = self._scripts.get(device_id)
         if script is not None:

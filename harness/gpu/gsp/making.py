@@ -11,14 +11,18 @@ from harness.gpu.gsp.state import GpuState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from harness.gpu import Bars, GpuModel
     from harness.gpu.config_space import ConfigSpace
 
 
-def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpace], GspDevice]:
+def make_engine(
+    model: GpuModel, bars: Bars, number: int, model_folders: tuple[Path, ...] = ()
+) -> Callable[[ConfigSpace], GspDevice]:
     """Return a function that makes the engine; `number` becomes part of the GPU's invented UUID.
 
+    `model_folders` are the user's folders of GPU models, which may have data of driver releases.
     Raises RequirementError for a model without a GSP, and for a chip that is not emulated.
     """
     facts = model.gsp
@@ -43,6 +47,7 @@ def make_engine(model: GpuModel, bars: Bars, number: int) -> Callable[[ConfigSpa
             chip=chip,
             bars=bars,
             number=number,
+            model_folders=model_folders,
             bar_address=config.bar_address,
         )
         return GspDevice(state, read_config=config.read)

@@ -171,7 +171,7 @@ class Processor:
         found = _A_VERSION.match(body[_VERSION].split(b"\0")[0])
         release = found[0].decode() if found else "of an unknown version"
         try:
-            self._state.layouts = read_layouts(release)
+            self._state.layouts = read_layouts(release, *self._state.model_folders)
         except BadInputError as error:
             refusal = (
                 f"NVIDIA's driver {release} opened the emulated GPU, but the harness has no data of "

@@ -9,6 +9,7 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from harness.gpu import Bars, GpuModel, GspFacts
     from harness.gpu.gsp.chips import Chip
@@ -89,6 +90,8 @@ class GpuState:
     number: int
     """The GPU's number in its machine; invented UUIDs and handles contain this number."""
     bar_address: Callable[[int], int | None]
+    model_folders: tuple[Path, ...] = ()
+    """The user's folders of GPU models, which may have data of driver releases."""
     roots: dict[tuple[int, int], Directory] = field(default_factory=dict)
     """The root directory of each virtual address space, by client and object."""
     memory_errors: MemoryErrors = field(default_factory=MemoryErrors)

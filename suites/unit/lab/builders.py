@@ -109,7 +109,7 @@ def no_pool() -> GpuPool:
 
 
 def emulated_gpus() -> GpuSources:
-    return GpuSources(source=GpuSource.EMULATED, pool=no_pool, any_model=a_model)
+    return GpuSources(source=GpuSource.EMULATED, pool=no_pool, any_model=a_model, model_folders=())
 
 
 def machine_services(folder: Path) -> MachineServices:

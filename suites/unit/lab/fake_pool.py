@@ -92,6 +92,9 @@ class FakePool:
 def sources(source: GpuSource, *addresses: str) -> tuple[GpuSources, FakePool]:
     fake = FakePool(addresses)
     made = GpuSources(
-        source=source, pool=lambda: cast("GpuPool", fake), any_model=lambda: named("any")
+        source=source,
+        pool=lambda: cast("GpuPool", fake),
+        any_model=lambda: named("any"),
+        model_folders=(),
     )
     return made, fake

@@ -10,13 +10,17 @@ import pytest
 from harness.errors import BadInputError, HarnessError, RequirementError
 from harness.gpu import HostGpuAttachment
 from harness.gpu.catalogue import find_model
+from harness.gpu.gsp.device import GspDevice
+from harness.gpu.gsp.layouts import SHIPPED
 from harness.gpu.passthrough import GpuChoice
 from harness.gpu.passthrough.inventory import Inventory
 from harness.gpu.script import GpuScript
+from harness.gpu.trace import IncidentKind
 from harness.lab import gpu_sources
 from harness.lab.gpu_sources import open_gpu_pool
 from harness.lab.machine_gpus import MachineGpus
 from harness.settings import GpuEmulation, GpuSource, Settings
+from suites.unit.gpu.gsp.drivers import Driver
 from suites.unit.gpu.models import MODEL_FILE, a_model
 from suites.unit.lab.builders import a_lab_machine, machine_services
 from suites.unit.lab.fake_pool import ADDRESS, ANY, FakePool, named, sources
@@ -220,6 +224,30 @@ def test_provided_gpu_has_the_pci_id_and_the_title_and_the_bars_of_its_model(
     assert set(one.bars) == set(gpus.gpu("gpu0").bars)
     assert gpus.provided == (one,)
     gpus.close()
+
+
+def test_emulated_gpu_accepts_a_driver_whose_release_has_data_in_a_users_folder(
+    tmp_path: Path,
+) -> None:
+    text = (SHIPPED / "550.163.01.json").read_text().replace("550.163.01", "999.12.34", 1)
+    (tmp_path / "releases").mkdir()
+    (tmp_path / "releases/999.12.34.json").write_text(text)
+    made, _ = sources(GpuSource.EMULATED)
+    gpus = MachineGpus(
+        a_lab_machine(tmp_path).spec,
+        tmp_path,
+        transport=machine_services(tmp_path).transport,
+        sources=replace(made, model_folders=(tmp_path,)),
+        scripts={},
+    )
+    gpu = gpus.serve(find_model("t4-16gb").emulated_as(GpuEmulation.GSP)).gpu
+    gpus.close()
+    assert isinstance(gpu.engine, GspDevice)
+
+    Driver(gpu.engine, "999.12.34").open()
+
+    assert gpu.trace.incidents_of(IncidentKind.DRIVER_REFUSED) == ()
+    assert gpu.engine.state.layouts is not None
 
 
 def test_traces_of_only_the_latest_unplugged_gpus_are_kept(tmp_path: Path) -> None:
