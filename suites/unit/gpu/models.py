@@ -16,7 +16,7 @@ MIB = 1 << 20
 BAR_0 = 0xE0000000
 BAR_1 = 0xE1000000
 
-#: The file of a model.
+#: The content of a GPU model's file.
 MODEL_FILE = """\
 title: My GPU
 architecture: Mine

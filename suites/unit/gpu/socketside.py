@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: A lost answer fails the test instead of hanging it.
+#: If an answer is lost, the test fails after this time and does not hang.
 _PATIENCE_S = 10.0
 
 
@@ -30,7 +30,7 @@ class SocketSide:
         self.sock.sendmsg([data], rights)
 
     def receive(self, size: int) -> bytes:
-        """Receive `size` bytes; raises EOFError if the server closes the connection before."""
+        """Receive `size` bytes; raises EOFError if the server closes the connection earlier."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -51,5 +51,5 @@ class SocketSide:
 
 
 def open_descriptors() -> set[str]:
-    """Return the numbers of this process's open files, so that a test finds files left open."""
+    """Return the numbers of this process's open files, so that a test detects leaked files."""
     return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}

@@ -82,7 +82,8 @@ def test_shipped_model_has_the_values_that_nvidias_driver_looks_for() -> None:
         assert [*model.boot_registers] == [PMC_BOOT_0, PMC_BOOT_42], model
         assert model.pci.subsystem_vendor == 0x10DE, model
         assert (model.pci.class_code, model.pci.revision) == (0x030200, 0xA1), model
-        # The driver maps 32 MiB of Hopper's BAR 2. With less for BAR 1, all find a place in any 64 MiB.
+        # The driver maps 32 MiB of Hopper's BAR 2. BAR 1 has only 8 MiB, so that all BARs fit into
+        # any window of 64 MiB.
         sizes = [16, 8, 32] if model.architecture == "Hopper" else [16, 16, 16]
         assert [bar.mib for bar in model.bars.mpqemu.values()] == sizes, model
         assert model.ids_from, model
@@ -263,7 +264,7 @@ def test_device_id_that_qemu_would_refuse_raises_an_error() -> None:
     assert accepted == []
 
 
-def test_root_port_window_has_room_for_every_bar() -> None:
+def test_root_port_window_is_large_enough_for_every_bar() -> None:
     windows = {(16,): 64, (16, 16, 16): 64, (32, 32): 64, (16, 64): 128}
 
     assert {
@@ -310,7 +311,7 @@ def test_32_bit_bars_take_at_most_half_of_a_window() -> None:
     assert found == fitting
 
 
-def test_window_without_room_for_any_bar_is_refused() -> None:
+def test_window_that_is_too_small_for_any_bar_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"\[1\] MiB do not fit into a window of 1 MiB"):
         shrink_to_window({0: Bar(mib=16)}, 1)
     with pytest.raises(BadInputError, match="do not fit into a window of 0 MiB"):

@@ -1,4 +1,4 @@
-"""Configuration space answers as the PCI specification says."""
+"""Configuration space behaves as the PCI specification says."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_power_and_msi_capabilities_are_at_the_offsets_that_the_driver_expects()
             *(0x0003 << 16 | places.msi << 8 | 1, 3),
             *(0x81 << 16 | places.express << 8 | 5, 0xFFFFFFFC, 0xFFFFFFFF, 0xFFFF),
         ]
-        # Its speeds are a bit for each generation, from bit 1 on.
+        # The register has one bit for each supported speed, from bit 1 on.
         assert space.read(link, 4) == 0b1110
         space.write(places.msi + 2, 0, 2)
         assert space.read(places.msi, 4) == 0x80 << 16 | places.express << 8 | 5
@@ -250,7 +250,7 @@ def test_bar_of_128_gib_is_placed_if_only_its_upper_half_has_an_address() -> Non
 
 
 def test_64bit_bar_is_placed_at_an_address_with_all_bits_set_in_its_lower_half() -> None:
-    """An example is the last 16 MiB below a multiple of 4 GiB."""
+    """For example, a BAR of 16 MiB has such an address if it ends at a multiple of 4 GiB."""
     space = _express_space()
     for offset, value in ((0x18, 0xC), (0x1C, 0x80), (0x20, 0xE0000000)):
         space.write(offset, value, 4)

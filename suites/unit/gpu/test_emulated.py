@@ -57,7 +57,7 @@ def test_address_that_no_bar_claims_reads_as_all_ones() -> None:
     gpu.memory_write(outside, 1, 4)
 
     assert gpu.memory_read(outside, 4) == 0xFFFFFFFF
-    # Nor does a BAR claim an access that ends behind it, for a transport that names the BAR.
+    # If the transport names the BAR, an access that ends beyond the BAR is also unclaimed.
     gpu.bar_write(1, 16 * MIB - 2, 1, 4)
     assert gpu.bar_read(1, 16 * MIB - 2, 4) == 0xFFFFFFFF
     seen = [access.offset for access in gpu.trace.bar_accesses(NO_BAR)]
@@ -128,7 +128,7 @@ def test_missing_register_cannot_be_scripted() -> None:
         gpu.clear_answer(0, bar=5)
 
 
-def test_gpu_off_the_bus_reads_as_all_ones_everywhere() -> None:
+def test_every_read_of_a_gpu_off_the_bus_returns_all_ones() -> None:
     gpu = configure(a_gpu())
 
     gpu.fall_off_bus()
@@ -159,7 +159,7 @@ def test_stall_ends_after_its_duration() -> None:
     gpu = a_gpu(clock=FakeClock(look_s=1.0))
     gpu.stall(10.0)
 
-    # The last one counts.
+    # A later stall replaces the earlier stall.
     gpu.stall(100.0)
     gpu.stall(10.0)
 
@@ -199,7 +199,7 @@ def test_number_of_registers_that_remember_writes_by_the_guest_is_bounded(
     monkeypatch.setattr(emulated, "REGISTER_LIMIT", 3)
     gpu = configure(a_gpu())
 
-    # Zeros need not be remembered.
+    # Zeros are not stored, so they do not count.
     for offset in range(0x200, 0x300, 4):
         gpu.memory_write(BAR_0 + offset, 0, 4)
     for offset in range(0x100, 0x200, 4):
@@ -233,7 +233,7 @@ def test_wait_ends_as_soon_as_the_guest_has_placed_the_gpu() -> None:
     assert not gpu.wait_until_placed(Deadline.after(0))
     waits = threading.Event()
 
-    # The waiter looks at its clock right before it lets go of the device.
+    # The waiting thread reads its clock directly before it releases the lock of the device.
     deadline = Deadline.after(3600, FakeClock(on_look=waits.set))
     waits.clear()
     waiter = threading.Thread(target=gpu.wait_until_placed, args=(deadline,), daemon=True)

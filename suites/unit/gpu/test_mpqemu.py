@@ -92,7 +92,7 @@ def test_access_to_a_guest_address_reaches_the_register_at_this_address(
 def test_message_that_needs_no_answer_gets_no_answer(qemu: QemuSide) -> None:
     qemu.post(message(Command.SET_IRQFD) + _SYSMEM * 27)
 
-    # An answer to one of those would come first, and be taken for this one's.
+    # If the server answered one of these messages, the client would read that answer here.
     assert qemu.config_read(0x00) == 0x233010DE
 
 
@@ -122,7 +122,7 @@ def test_every_received_file_descriptor_is_closed_and_nothing_is_written_to_it(
     os.close(theirs)
     qemu.config_read(0)
 
-    # The end of the pipe shows that no writer is left, and none has written.
+    # End of file shows that all writing ends are closed, and that nothing was written.
     with os.fdopen(ours, "rb", buffering=0) as pipe:
         os.set_blocking(ours, False)
         assert pipe.read(1) == b""
@@ -163,7 +163,7 @@ def test_protocol_violation_ends_the_connection_with_a_reason() -> None:
             MpqemuServer(a_gpu()) as server,
             contextlib.closing(QemuSide(server.attachment())) as qemu,
         ):
-            # A request before it is answered, though both come together.
+            # The request before the violation is answered, although both arrive together.
             qemu.post(config_message(Command.PCI_CFGREAD, 0) + wrong)
 
             assert qemu.answer() == 0x233010DE
@@ -178,7 +178,7 @@ def test_stream_that_is_truncated_in_a_message_is_a_protocol_violation(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     qemu.post(_SYSMEM[:40])
-    # Only once the server has begun to read does it let go of its copy of QEMU's end.
+    # The server closes its copy of QEMU's end only after it has received data.
     wait_for_descriptor_to_be_let_go(server)
     qemu.close()
 
@@ -309,7 +309,8 @@ def test_watchdog_mentions_the_unanswered_request_of_a_stalled_gpu(
 
 def test_no_answer_is_pending_after_the_last_request(server: MpqemuServer, qemu: QemuSide) -> None:
     assert qemu.ask(message(Command.DEVICE_RESET)) == 0
-    # The server notes that it is done after its answer has gone; the next request follows that.
+    # The server clears the pending time after it sends the answer. So a further request makes sure
+    # that the time is cleared.
     qemu.post(message(Command.SET_IRQFD))
     qemu.close()
     server.wait_for_end(_END_S)

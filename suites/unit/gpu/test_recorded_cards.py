@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from harness.gpu import GpuModel
 
 _CARDS = {"h100": "h100-sxm5-80gb", "h200": "h200-sxm5-141gb"}
-#: NVIDIA's list of products has two boards of the H200; the model is one, the recorded card the other.
+#: NVIDIA's list of products has two boards of the H200: the model is one board, and the recorded
+#: card is the other board.
 _OTHER_BOARD = {"h200": 0x18BF}
 _LINE_BYTES = 16
-#: Memory that can be prefetched, by 64-bit addresses; each other BAR of these cards is the same.
+#: The flags of a prefetchable 64-bit BAR; all BARs of these cards have these flags.
 _BAR_KIND = 0xC
 
 each_card = pytest.mark.parametrize("card", _CARDS)
@@ -95,10 +96,10 @@ def test_pci_function_with_msi_has_its_capabilities_at_the_offsets_of_the_card(
     assert made[0x40:0x42] == real[0x40:0x42]
     assert made[0x48:0x4A] == real[0x48:0x4A]
     assert made[EXPRESS] == real[EXPRESS]
-    # Speed and lanes of the link.
+    # The register contains the link's speed and its number of lanes.
     speed_and_width = [int.from_bytes(each[0x6C:0x6E], "little") & 0x3FF for each in (made, real)]
     assert speed_and_width == [16 << 4 | 5] * 2
-    # The address of a message, of which two bits are zero, and its data.
+    # The message address, whose lowest two bits stay 0, and the message data can be written.
     gpu.config_write(0x4C, (1 << 80) - 1, 10)
     assert gpu.config_read(0x4C, 10) == (1 << 80) - 4
 

@@ -53,7 +53,7 @@ def test_dead_gpu_is_found_on_the_bus_but_its_bars_read_as_all_ones() -> None:
     assert gpu.trace.incidents_of(IncidentKind.DIED)
 
 
-def test_scripted_register_has_its_value() -> None:
+def test_scripted_register_reads_as_its_scripted_value() -> None:
     gpu = a_gpu()
     GpuScript(answers={PMC_BOOT_0: 0x140000A1}).apply(gpu)
 

@@ -8,7 +8,7 @@ from harness.reference.code_pages import expectation_page, fixture_page, fixture
 from harness.reference.data_pages import gpu_page, image_page, provisioning_page
 
 
-def test_page_of_gpus_has_the_device_of_each_release_and_accelerator() -> None:
+def test_page_of_gpus_shows_the_device_for_each_qemu_release_and_accelerator() -> None:
     page = gpu_page()
 
     assert "| 8.2.0 | none | `x-pci-proxy-dev` |" in page

@@ -1,4 +1,4 @@
-"""Markdown that programs write."""
+"""Functions that write Markdown."""
 
 from __future__ import annotations
 

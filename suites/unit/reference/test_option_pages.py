@@ -37,7 +37,7 @@ def test_each_argument_of_each_command_is_listed() -> None:
     assert list(arguments(argparse.ArgumentParser(), {})) == []
 
 
-def test_options_and_settings_that_a_pytest_hook_adds_are_kept_in_their_order() -> None:
+def test_options_and_settings_that_a_pytest_hook_adds_are_recorded_in_order() -> None:
     def add(parser: object) -> None:
         group = parser.getgroup("mine")  # type: ignore[attr-defined]  # as pytest's
         group.addoption("--one", help="first (default: 1)", default=1, choices=[1, 2])

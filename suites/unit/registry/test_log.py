@@ -1,4 +1,4 @@
-"""The log of requests to a registry, and the faults that pulls get."""
+"""The log of requests to a registry, and the faults that disturb pulls."""
 
 from __future__ import annotations
 

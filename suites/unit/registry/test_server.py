@@ -156,7 +156,7 @@ def _sparse() -> bytes:
     """Return an archive whose only file is a hole of a terabyte."""
     member = tarfile.TarInfo("blobs/sha256/00")
     member.size = 512
-    # POSIX form 1.0 of GNU's tar: the map of the data comes first, here of no data.
+    # GNU tar's sparse format 1.0: the content begins with the map of the data, which is empty here.
     member.pax_headers = {
         "GNU.sparse.major": "1",
         "GNU.sparse.minor": "0",
@@ -306,7 +306,7 @@ def test_refused_push_is_reported_with_the_answer_of_the_registry(
 
 
 def test_files_in_an_image_archive_that_are_not_blobs_are_ignored() -> None:
-    """Docker also writes its own list, and names may begin with './'."""
+    """Docker adds a list in its own format, and names in the archive may begin with './'."""
     archive, image = _an_image()
     made = io.BytesIO()
     with (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from harness.gpu.gsp.device import GspDevice
 
-#: Where the driver puts what it hands over.
+#: The addresses at which the driver writes the data for the GPU.
 ARGUMENTS, WPR_META, QUEUES = 0x8000, 0x9000, 0xA000
 FSP_ARGUMENTS = 0xB000
 CLIENT, SUBDEVICE = 0xC1D00001, 0x5BD00001

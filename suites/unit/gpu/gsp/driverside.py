@@ -13,7 +13,7 @@ PAGES = 129
 TABLE = 0x100000
 COMMANDS = PAGE
 STATUSES = PAGE + QUEUE_BYTES
-#: Beyond the end of the memory.
+#: An address beyond the end of the memory.
 NOWHERE = 1 << 40
 
 
@@ -21,7 +21,7 @@ class Ram:
     """Guest memory for a test; by default 4 MiB."""
 
     def __init__(self, size: int = 4 << 20) -> None:
-        # Pages that nobody touches take no time.
+        # The kernel allocates only the pages that a test uses, so large memory costs no time.
         self.content = mmap.mmap(-1, size)
         self.reads: list[int] = []
         """The address of each read."""

@@ -1,4 +1,4 @@
-"""The answers about the GPU that the driver gets, and that nvidia-smi shows."""
+"""The GSP's answers about the GPU to the driver; nvidia-smi shows these answers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_reported_chip_and_bars_match_the_configuration_space() -> None:
     pci = driver.device.state.model.pci
     places = {0: 0xE000_0000, 1: 0x10_0000_0000, 3: 0x20_0000_0000}
     driver.device.state.bar_address = places.get
-    # In whatever order the model lists them.
+    # The answer sorts the BARs, so the order in the model does not matter.
     driver.device.state.bars = dict(sorted(driver.device.state.bars.items(), reverse=True))
 
     chip, bars = driver.ask(CHIP_INFO), driver.ask(BARS)

@@ -35,7 +35,7 @@ class Work:
             below = at + 0x10000
             self._put(at, below >> 12 << 8 | 1 << 1)
             at = below
-        # One page of 2 MiB at 0 of the guest.
+        # The directory entry maps one page of 2 MiB to address 0 of the guest's memory.
         self._put(at, 1 | 2 << 1)
         root = Directory(Space.FRAME_BUFFER, ROOT, Version.V2.root_shift)
         space = AddressSpace(self.memories, Version.V2, root)
@@ -65,7 +65,7 @@ def test_copy_of_physical_memory_releases_its_semaphore() -> None:
     work.run(
         *a_method(0x240, 0, SEMAPHORE, 77),
         *a_method(0x260, 1, 0),
-        # Lines count only for a launch of several.
+        # The line count 2 has no effect, since the launch has no flag for several lines.
         *a_method(0x400, 0, 0x8000, 0, 0x123000, 6, 6, 5, 2),
         *a_method(0x300, TRANSFER | RELEASE | PHYSICAL),
     )
@@ -101,7 +101,7 @@ def test_virtual_memory_is_copied_to_physical_memory() -> None:
 
 
 def test_fill_repeats_a_constant() -> None:
-    """One component of four bytes, or four components of one byte."""
+    """The constant has one component of four bytes, or four components of one byte."""
     for remap, written in ((3 << 16, b"\1\2\3\4"), (3 << 24, b"\1" * 4)):
         work = Work()
 
@@ -114,7 +114,8 @@ def test_fill_repeats_a_constant() -> None:
         )
 
         assert work.ram.read(0x9000, 16) == written * 3 + bytes(4)
-    # With zeros as well, since only the GPU's own memory is zeroed without a write.
+    # A fill with zeros also writes to the guest's memory; in the GPU's own memory, it only drops
+    # pages.
     work = Work()
     work.ram.write(0x9000, b"\xff" * 5)
     work.run(*a_method(0x408, 0, 0x9000), *a_method(0x418, 4), *a_method(0x300, 1 | 1 << 10))
@@ -147,7 +148,7 @@ def test_launch_with_the_scrub_bit_zeroes_memory_on_hopper() -> None:
 def test_semaphore_is_released_by_methods_of_the_host_class() -> None:
     work = Work()
 
-    # What only waits for a semaphore writes nothing.
+    # A method that waits for a semaphore writes nothing.
     waits = a_method(0x5C, SEMAPHORE + 8, 0, 3, 4, 3 | 1 << 24)
 
     work.run(*waits, *a_method(0x5C, SEMAPHORE, 0, 1, 2, 1 | 1 << 24))
@@ -188,7 +189,7 @@ def test_work_of_a_kind_that_the_driver_never_submits_is_refused() -> None:
         (0xE0000001,),
         (0x10001,),
         (*a_method(0x418, 0xFFFFFFFF), *a_method(0x300, TRANSFER | PHYSICAL)),
-        # Empty lines take time too.
+        # The number of lines is limited, since even an empty line takes time.
         (*a_method(0x418, 0, (1 << 16) + 1), *a_method(0x300, TRANSFER | 1 << 9)),
         (*a_method(0x418, 1 << 20, 65), *a_method(0x300, TRANSFER | 1 << 9)),
         (

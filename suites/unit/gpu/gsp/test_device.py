@@ -72,7 +72,8 @@ def test_pramin_window_shows_the_frame_buffer_from_the_address_in_the_window_reg
         driver.write(register, 0x1235)
 
         assert device.read(0, 0x700010, 4) == 0
-        # The bits above say in which memory the window is; here it is always the GPU's.
+        # The bits from 24 on select a memory; the device ignores them, and always shows the GPU's
+        # memory.
         driver.write(register, 1 << 24 | 0x1234)
         assert device.read(0, 0x700014, 4) == 0x11223344
         device.reset()
@@ -187,7 +188,7 @@ def test_hopper_is_locked_down_until_its_gsp_runs() -> None:
 
     assert driver.read(0x1100F4) & locked_down
     driver.work()
-    # What the driver writes after that is no message.
+    # A write to the head of the other queue sends no message.
     driver.write(0x8F2C80, 0)
     assert not driver.read(0x1100F4) & locked_down
     assert driver.read(0x111388) == 1 << 7
@@ -313,7 +314,7 @@ def test_answer_never_contains_the_drivers_uninitialised_stack(opened: Driver) -
     assert status == 0
     assert struct.unpack_from("<I", parameters) == (4,)
     assert parameters[80:] == bytes(120)
-    # Commands without an answer of their own: two ask, one sets.
+    # These commands have no handler: two commands read data, and one command sets data.
     assert opened.control(0x102, b"\xff" * 8) == (0, bytes(8))
     assert opened.control(0x279, b"\xff" * 8) == (0, bytes(8))
     assert opened.control(0x132, b"\xff" * 8) == (0, b"\xff" * 8)
@@ -335,13 +336,14 @@ def test_raised_xid_sends_the_driver_an_event_and_an_interrupt(opened: Driver) -
     assert body[12:].startswith(b"DBE\0")
     assert raised
     raised.clear()
-    # The interrupt is signalled again once the driver can take another.
+    # The device signals a pending interrupt again when the driver rearms MSI.
     opened.write(0x88000 + 0x704, 0)
     assert raised
     opened.write(0x110008, 0x50)
     opened.write(0x110004, 0x10)
     assert opened.read(0x110008) == 0x40
-    # Where the driver looks whether it was the GSP: GA100 at the first two, GA102 and later at the others.
+    # From these registers, the driver learns that the GSP raised the interrupt. The driver reads
+    # the first two registers on GA100, and the last two registers on GA102 and later.
     masks = [opened.read(register) for register in (0x1112B4, 0x1112B8, 0x111528, 0x11152C)]
     assert all(mask & 0x40 for mask in masks)
 
@@ -361,7 +363,7 @@ def test_memory_errors_that_a_test_sets_are_reported(opened: Driver) -> None:
     assert rows[8 + 10] == 3
 
 
-def test_remapped_rows_for_which_the_answer_has_no_room_are_left_out(opened: Driver) -> None:
+def test_remapped_rows_beyond_the_size_of_the_answer_are_left_out(opened: Driver) -> None:
     opened.device.memory_errors.rows_after_corrected = 10_000
 
     _, rows = opened.control(REMAPPED_ROWS, bytes(6152))
@@ -418,7 +420,7 @@ def test_hung_gsp_sends_no_answer(opened: Driver) -> None:
 def test_gsp_stops_answering_when_the_driver_unloads_and_can_boot_again(opened: Driver) -> None:
     opened.write(0xB81640, 153)
 
-    # What follows that in the queue is answered no more.
+    # The GSP does not answer a call that follows the unload in the queue.
     for function in (Function.UNLOADING_GUEST_DRIVER, Function.FREE):
         opened.side.put(message(function, bytes(8)))
     opened.write(0x110C00, 0)
@@ -434,7 +436,7 @@ def test_gsp_stops_answering_when_the_driver_unloads_and_can_boot_again(opened: 
     again = Driver(opened.device)
     again.boot()
     again.events()
-    # Which release it is of, is not known of the earlier driver.
+    # The device forgot the release of the earlier driver, so the command is not supported.
     assert again.control(NAME, bytes(132))[0] == 0x56
     again = Driver(opened.device)
     again.open()
@@ -524,7 +526,7 @@ def test_access_to_a_virtual_memory_bar_is_translated_by_page_tables_until_a_res
 ) -> None:
     """BAR 1 has a page directory at a fixed address; the driver sets the directory of BAR 2 (index 3)."""
     device = a_device()
-    # What is known of a directory ends with the reset, even if it has the same place again.
+    # A reset drops all translations, even if the next directory has the same address.
     for _ in range(2):
         driver = Driver(device)
         driver.open()
@@ -549,7 +551,7 @@ def test_access_to_a_virtual_memory_bar_is_translated_by_page_tables_until_a_res
 
         assert device.read(0, 0x700000 + data, 2) == int.from_bytes(b"hi", "little")
         assert device.read(0, 0x700000 + data + 0x1000, 1) == ord("a")
-        # Another directory of BAR 2, with nothing in it.
+        # The driver gives BAR 2 another directory, which is empty.
         driver.call(Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 1, 0x50000 >> 12 << 8 | 2, 47))
         assert device.read(bar, 0, 1) == (0xFF if bar == 3 else ord("a"))
         driver.call(Function.UPDATE_BAR_PDE, struct.pack("<I4xQQ", 1, root, 47))

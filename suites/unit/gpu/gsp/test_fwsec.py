@@ -63,7 +63,7 @@ def test_fwsec_command_is_found_only_in_a_transfer_of_the_first_data_part() -> N
         loader.write(TRANSFER, command)
 
         assert (loader.read_command(guest) is not None) is is_data
-        # A transfer is of one start only.
+        # A transfer applies to one start only.
         assert loader.read_command(guest) is None
 
 

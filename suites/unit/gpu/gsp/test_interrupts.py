@@ -22,7 +22,7 @@ def test_vector_raises_the_interrupt_only_if_the_vector_is_pending_and_enabled()
 
     tree.write(0x1000 + 4 * LEAF, BIT)
     seen += [(tree.is_raised, tree.read(0x1000 + 4 * LEAF), tree.read(0x1600))]
-    # The driver triggers it itself.
+    # The driver triggers the vector through a register.
     assert tree.write(0x1640, VECTOR)
     seen += [(tree.is_raised, tree.read(0x1000 + 4 * LEAF), tree.read(0x1600))]
     tree.write(0x1610, 0xFFFFFFFF ^ 1 << LEAF // 2)

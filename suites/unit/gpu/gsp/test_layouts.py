@@ -1,4 +1,4 @@
-"""The data of a release of NVIDIA's driver are read strictly, and two releases are compared."""
+"""The strict parser for the data of a driver release, and the comparison of two releases."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_data_of_a_shipped_driver_release_has_the_parts_for_the_handshake() -> N
         bars, instances = layouts.command(0x20801803), layouts.command(0x20800AA6)
         assert bars is not None
         assert bars.struct == "NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS"
-        # Only the GSP implements it.
+        # Only the GSP implements the command that lists instances.
         assert instances is not None
         assert instances.struct is not None
         assert layouts.constant("NV_VGPU_MSG_EVENT_GSP_INIT_DONE") == 0x1001
@@ -75,7 +75,7 @@ def test_release_file_in_a_users_folder_is_read(tmp_path: Path) -> None:
 
     assert list(known_releases(tmp_path)) == ["535.261.03", "550.163.01", "999.1", "1000.1"]
     assert read_layouts("999.1", tmp_path).struct("OUTER").fields["inner"].count == 2
-    # It may also have other data of a release that the harness has.
+    # A user's file overrides the harness's file for the same release.
     _write(tmp_path, "550.163.01")
     assert read_layouts("550.163.01", tmp_path).structs == ("INNER", "OUTER")
 

@@ -26,11 +26,11 @@ CAPACITY, MODE, PROFILES, SET_MODE, SET, LIST, EXPORT, COMPUTE = (
 )
 CREATE, DELETE, EXPORT_COMPUTE = 0xC6370101, 0xC6370102, 0xC6370105
 SEGMENT, PARTITIONABLE, RANGES = 0x2080017E, 0x20800A51, 0x20800A66
-#: The class of objects that stand for a GPU instance.
+#: The class of objects that represent a GPU instance.
 GPU_INSTANCE = 0xC637
 GRAPHICS_INFO = 0x20800A2A
 ALL = {"bGetAllPartitionInfo": 1}
-#: Flags of GPU instances: an eighth, a quarter, and three slices of a half.
+#: Flags of GPU instances: an eighth, a quarter, and three compute slices with half of the memory.
 EIGHTH, QUARTER, THREE = 3 | 5 << 2, 2 | 3 << 2, 1 | 2 << 2
 INSUFFICIENT, INVALID, NOT_SUPPORTED = 0x1A, 0x1F, 0x56
 
@@ -122,7 +122,7 @@ def test_profiles_of_an_a100_match_the_guide(a100: Driver) -> None:
 def test_profiles_of_an_h100_match_a_real_h100() -> None:
     """The test compares instances, SMs and engines.
 
-    The profile with media comes from the driver.
+    The driver itself adds the profile with media engines.
     """
     lines = load_recording("nvidia-smi/580.159.04-h100-mig-lgip").text
     rows = re.findall(
@@ -159,7 +159,7 @@ def test_memory_of_each_instance_is_within_the_part_that_mig_divides(model: str)
     _, answer = driver.control(RANGES, bytes(15 * 16))
 
     ranges = list(struct.iter_unpack("<QQ", answer))
-    # The driver leaves out the last segment where the end is at its end.
+    # The driver does not divide the segment that contains the last byte.
     segments = (end - 1) // segment
     assert [last - first + 1 for first, last in ranges[7:]] == [
         pytest.approx(segments / 8, abs=1)
@@ -189,7 +189,7 @@ def test_slices_of_a_destroyed_instance_are_free_again(a100: Driver) -> None:
 
     assert a100.ask(CAPACITY, {"partitionFlag": THREE}).get("partitionCount") == 1
     assert a100.ask(LIST, ALL).get("validPartitionCount") == 1
-    # One call may end an instance and make others.
+    # One call may destroy an instance and create other instances.
     other = a100.ask(LIST, ALL).get("queryPartitionInfo[0].swizzId")
     values = {"partitionCount": 3, "partitionInfo[0].swizzId": other}
     for index in (1, 2):
@@ -209,7 +209,7 @@ def test_capacity_excludes_positions_that_overlap_an_existing_instance(a100: Dri
     assert a100.ask(CAPACITY, {"partitionFlag": QUARTER}).get("partitionCount") == 2
 
 
-def test_instance_without_room_or_of_an_unknown_profile_is_refused(a100: Driver) -> None:
+def test_instance_without_free_slices_or_with_an_unknown_profile_is_refused(a100: Driver) -> None:
     make_instance(a100, 0)
     layout = a100.ask(LIST, ALL)
     assert layout.get("validPartitionCount") == 1
@@ -274,7 +274,7 @@ def test_context_count_of_each_compute_profile_is_a_multiple_of_the_reported_ste
 
 
 def test_client_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
-    """After an answer with another instance, an assertion of the driver failed, and a MIG device was missing."""
+    """If the answer has another instance too, an assertion of the driver fails, and a MIG device is missing."""
     numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
 
     assert a100.ask(LIST).get("validPartitionCount") == 0
@@ -299,7 +299,7 @@ def test_compute_instance_fills_its_gpu_instance(a100: Driver) -> None:
     assert made == 0
     assert exported.get("info.veidCount") == parent.get("info.veidCount") == 24
     assert exported.get("info.smCount") == 42
-    # Its graphics engine is the first of the instance's.
+    # The compute instance has the first graphics engine of its GPU instance.
     assert exported.get("info.enginesMask[0]") & 0x1FE == 1 << 1
     assert exported.content[8 + 32 : 8 + 48] != parent.content[8 + 32 : 8 + 48]
 
@@ -316,7 +316,7 @@ def test_compute_instances_share_a_gpu_instance(a100: Driver) -> None:
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
     assert a100.ask(EXPORT_COMPUTE, {"id": 1}).get("info.smCount") == 28
     assert make_compute_instance(a100, 14) == 0
-    # One call may end several, or make several.
+    # One call may destroy or create several compute instances.
     a100.ask(DELETE, {"execPartCount": 2, "execPartId[0]": 1, "execPartId[1]": 0})
     assert [refused(a100, EXPORT_COMPUTE, 96, number) for number in (0, 1)] == [INVALID] * 2
     sizes = {"execPartInfo[0].smCount": 14, "execPartInfo[1].smCount": 28}
@@ -432,7 +432,7 @@ def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
 
 
 def test_each_graphics_engine_has_gpcs_in_mig_mode(a100: Driver) -> None:
-    """Otherwise the second compute instance of a GPU instance is refused: 'numGpcs > 0'."""
+    """If an engine has no GPCs, the driver refuses a second compute instance: 'numGpcs > 0'."""
     for mode, engines in ((1, list(range(8))), (0, [0])):
         a100.control(SET_MODE, struct.pack("<I", mode))
         masks, order = a100.ask(0x20800A26), a100.ask(0x20800A22)

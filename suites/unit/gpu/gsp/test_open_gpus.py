@@ -26,7 +26,7 @@ Device Minor: \t {minor}
 
 
 def a_driver(folder: Path, *opens: bool) -> tuple[Path, Path]:
-    """Return the folders of GPUs and device nodes; a folder is a device node that does not open."""
+    """Return the folders of GPUs and device nodes; a node that can't be opened is a folder."""
     gpus, devices = folder / "gpus", folder / "dev"
     devices.mkdir()
     (devices / "nvidiactl").touch()

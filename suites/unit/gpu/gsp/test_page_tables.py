@@ -16,7 +16,7 @@ from harness.gpu.gsp.guest_memory import GuestMemoryError
 from harness.gpu.gsp.page_tables import Directory, PageTables, Space, Version
 from suites.unit.gpu.gsp.driverside import Ram
 
-#: Where a test puts its directories, one page or more each.
+#: The addresses of the page directories; each directory has one or more pages.
 ROOT = 0x100000
 TABLES = range(0x200000, 0x900000, 0x10000)
 VIRTUAL = 0x1234_5678_9000
@@ -99,10 +99,11 @@ def test_address_in_a_large_page_is_translated(version: Version) -> None:
 def test_address_in_a_big_page_is_translated_if_the_table_of_small_pages_does_not_map_it(
     version: Version,
 ) -> None:
-    """A driver maps parts of the same 2 MiB by small and by big pages."""
+    """A driver may map one part of 2 MiB by small pages, and another part by big pages."""
     tables = Tables(version)
     dual, table = tables.descend(), 0x50100
-    # The address of a table of big pages is in units of 256 bytes; the bits above are no part of it.
+    # The address of a table of big pages is a multiple of 256 bytes. The highest bit that is set
+    # here does not belong to the address.
     entry = table | 2 | 1 << 60 if version is Version.V3 else table >> 8 << 4 | 2 | 1 << 40
     tables.put(dual, entry)
     page = _page_entry(version, 0x70000, 0)
@@ -111,7 +112,7 @@ def test_address_in_a_big_page_is_translated_if_the_table_of_small_pages_does_no
     tables.memories.write(Space.FRAME_BUFFER, 0x70000 + (VIRTUAL & 0xFFFF), b"here")
     assert tables.space().read(VIRTUAL, 4) == b"here"
 
-    # Of the second one a small page is mapped too, which counts more.
+    # A small page maps the second address too; the small page has precedence over the big page.
     small = next(tables._free)
     tables.put(dual + 8, _directory_entry(version, small, 1))
     tables.put(small + 8 * (VIRTUAL + 0x10000 >> 12 & 0x1FF), _page_entry(version, DATA, 0))
@@ -123,7 +124,7 @@ def test_address_in_a_big_page_is_translated_if_the_table_of_small_pages_does_no
 def test_address_in_a_page_of_512_mib_is_translated_in_version_3() -> None:
     tables = Tables(Version.V3)
     tables.descend()
-    # The last directory before the dual entries was the fourth.
+    # The entry is in the last directory above the directory with dual entries.
     tables.put(TABLES[2] + 8 * (VIRTUAL >> 29 & 0x1FF), 0x4000_0000 | 1)
     tables.memories.write(Space.FRAME_BUFFER, 0x4000_0000 + (VIRTUAL & (1 << 29) - 1), b"here")
 
@@ -134,7 +135,7 @@ def test_address_in_a_page_of_512_mib_is_translated_in_version_3() -> None:
 def test_address_space_of_a_directory_entry_has_the_mappings_of_its_directory(
     version: Version,
 ) -> None:
-    """An entry without a page directory gives no address space."""
+    """An entry that points to no page directory has no address space."""
     tables = Tables(version)
     tables.map_small(DATA, aperture=0)
     entry = _directory_entry(version, TABLES[0], 1)

@@ -16,9 +16,10 @@ from suites.unit.gpu.gsp.drivers import CLIENT, SUBDEVICE, Driver, a_device
 CHANNEL, PARAMETERS = 0xC56F, "NV_CHANNEL_ALLOC_PARAMS"
 ROOT_DIRECTORY = "NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS"
 DIRECTORIES = 0x10000
-#: In the guest's memory, to which its first 2 MiB of virtual memory lead; each channel has a page of its own.
+#: Addresses in the guest's memory, which are equal to the virtual addresses. Each channel has its
+#: own page.
 RINGS, STATES, PUSHES, SEMAPHORES = 0x40000, 0x50000, 0x60000, 0x70000
-#: Virtual memory that leads beyond the guest's memory.
+#: A virtual address that is mapped to an address beyond the end of the guest's memory.
 NOWHERE = 0x200000
 
 

@@ -40,7 +40,7 @@ def test_message_of_several_units_is_read_across_pages() -> None:
 def test_messages_are_read_across_the_end_of_the_queue() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
-    # Of two units each, in a queue with an odd number of slots.
+    # A message has two units and the number of slots is odd, so some messages wrap around.
     for number in range(SLOTS):
         body = message(76, bytes([number]) * PAGE)
         driver.put(body)
@@ -75,7 +75,7 @@ def test_sent_messages_are_numbered_and_have_the_checksum_zero() -> None:
         assert element[ELEMENT_HEADER : ELEMENT_HEADER + length] == b"\x5a" * length
 
 
-def test_message_waits_until_the_driver_has_made_room_in_the_queue() -> None:
+def test_message_waits_while_the_queue_is_full() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
     for number in range(SLOTS + 1):

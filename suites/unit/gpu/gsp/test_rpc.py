@@ -1,4 +1,4 @@
-"""Remote procedure calls, whole and in parts."""
+"""Remote procedure calls in one message and in several messages."""
 
 from __future__ import annotations
 

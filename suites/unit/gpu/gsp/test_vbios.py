@@ -41,13 +41,13 @@ def test_bit_table_of_the_image_points_to_the_version_and_to_fwsec() -> None:
     (descriptor,) = struct.unpack_from("<I", image, falcons + 8)
     (kind,) = struct.unpack_from("<I", image, descriptor)
     assert kind & 0xFFFF == 0x0201
-    # The data follows the descriptor and 512 bytes of code; the mapper's command is in it.
+    # The data follows the descriptor and 512 bytes of code. The mapper is in the data.
     data = descriptor + (kind >> 16) + 0x200
     mapper = struct.unpack_from("<4s4xI", image, data + COMMAND - 0x2C)
     assert mapper == (b"DMAP", COMMAND_BUFFER)
 
 
-def test_signed_image_has_room_for_the_signature_in_fwsecs_data() -> None:
+def test_signed_image_has_space_for_the_signature_in_fwsecs_data() -> None:
     image = make_vbios(a_model().pci, VERSION, is_signed=True)
     at = image.index(struct.pack("<I", 1 | 3 << 8 | (44 + 384) << 16))
     _, stored, signature, interfaces, _, code, _, _, data = struct.unpack_from("<9I", image, at)

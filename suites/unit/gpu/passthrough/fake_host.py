@@ -27,13 +27,13 @@ NIC_CLASS = 0x020000
 USB_CLASS = 0x0C0330
 H100 = 0x2330
 L4 = 0x27B8
-#: What the host writes where it has no driver_override.
+#: The content of the file driver_override if no override is set.
 _NULL = "(null)"
 
 
 @dataclass
 class FakeHost:
-    """A host whose files lie below `root`; a new one has an IOMMU, but no functions."""
+    """A host whose files are below `root`; at first, the host has an IOMMU but no functions."""
 
     root: Path
     boot_id: str = "b0071d00-0000-4000-8000-000000000001"
@@ -238,9 +238,9 @@ def _write(path: Path | str, content: bytes) -> None:
 class FakeKernel:
     """Runs `tee` for files in the sysfs of `host`, with the effects that the writes have in Linux.
 
-    `broken` has the error of a failing write, by the end of its path. `matching` has the driver
-    that a function without an override gets. A function in `dies_at_reset` reads as all ones after
-    a reset.
+    `broken` maps the end of a path to the error of a write to this path. `matching` maps a function
+    to the driver that the kernel binds if no override is set. A function in `dies_at_reset` reads
+    as all ones after a reset.
     """
 
     host: FakeHost
@@ -307,7 +307,7 @@ class FakeKernel:
         override = self.host.override_of(address)
         driver = self.matching.get(address) if override == _NULL else override
         if driver is None or not (self.host.root / BUS / "drivers" / driver).exists():
-            # The kernel reports no error where no driver takes the function.
+            # The kernel reports no error if no driver binds to the function.
             return None
         self.host.bind(address, driver)
         return None

@@ -8,7 +8,8 @@ from harness.errors import HarnessError
 from harness.gpu import Bar
 from harness.gpu.passthrough.bars import MemoryBar, parse_resource
 
-#: Of an H100, shortened: its windows of a bridge, the ROM and SR-IOV BARs lie behind the six BARs.
+#: The file of an H100, shortened: the first six lines are BARs; later lines are the ROM, SR-IOV
+#: BARs and bridge windows.
 H100 = """\
 0x0000000042000000 0x0000000042ffffff 0x0000000000040200
 0x0000000000000000 0x0000000000000000 0x0000000000000000
@@ -35,7 +36,7 @@ def test_each_of_six_bars_is_read() -> None:
     assert list(parse_resource("\n".join(lines))) == [0, 1, 2, 3, 4, 5]
 
 
-def test_resource_file_without_bars_gives_no_bars() -> None:
+def test_resource_file_without_bars_is_parsed_to_no_bars() -> None:
     assert parse_resource("") == {}
     assert parse_resource("0x0000000000000000 0x0000000000000000 0x0000000000040200\n" * 6) == {}
 

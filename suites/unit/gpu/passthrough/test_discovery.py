@@ -120,7 +120,7 @@ def test_unset_sysfs_values_are_read_as_none(host: FakeHost) -> None:
         assert function.unreadable == ()
 
 
-def test_all_functions_of_the_iommu_group_except_bridges_are_handed_over_with_the_gpu(
+def test_all_functions_of_the_iommu_group_except_bridges_are_leased_with_the_gpu(
     host: FakeHost,
 ) -> None:
     host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver="snd_hda_intel")
@@ -181,7 +181,7 @@ def test_gpu_with_a_mounted_disk_in_its_iommu_group_is_refused(
     btrfs.mkdir(parents=True)
     host.link("sys/fs/btrfs/f00/devices/nvme0n1p1", host.root / "sys/class/block/nvme0n1p1")
     kind = "btrfs" if number == "0:40" else "ext4"
-    # A line that is not understood does not hide the next one.
+    # A line that can't be parsed does not hide the next line.
     host.write(f"proc/{process}/mountinfo", "what?\n")
     host.mount(number, r"/my\040data", kind, "/dev/nvme0n1p1", process=process)
 
@@ -215,7 +215,7 @@ def test_both_disks_of_an_encrypted_raid_are_found(
 def test_both_disks_of_a_btrfs_file_system_are_found(
     empty_host: FakeHost, disks: list[Path]
 ) -> None:
-    """The mount names the second disk."""
+    """The source of the mount is the second disk."""
     for disk in disks:
         empty_host.link(f"sys/fs/btrfs/f00/devices/{disk.name}", disk)
     empty_host.mount("0:40", "/", "btrfs", "/dev/sdbp1")
@@ -248,7 +248,7 @@ def test_disks_of_swap_partitions_are_found(empty_host: FakeHost) -> None:
 def test_disks_in_use_are_unknown_if_the_list_of_them_cannot_be_read(
     empty_host: FakeHost,
 ) -> None:
-    """Ordinary users cannot read the mounts of process 1, and their own may be incomplete."""
+    """Ordinary users cannot read the mounts of process 1; a user's own list may be incomplete."""
     seen = []
     for file in ("1/mountinfo", "self/mountinfo", "swaps"):
         (empty_host.root / "proc" / file).unlink(missing_ok=True)
@@ -312,7 +312,7 @@ def test_verdict_on_a_gpu_with_a_possible_disk_is_unknown_if_disks_of_a_mount_ar
 def test_disk_of_a_mount_is_unknown_only_if_the_mount_may_use_hardware(
     empty_host: FakeHost,
 ) -> None:
-    """A network file system or a loop device uses none; a bcache device uses a disk."""
+    """A network file system or a loop device uses no hardware; a bcache device uses a disk."""
     virtual = empty_host.root / "sys/devices/virtual/block"
     for number, name in (("251:0", "loop3"), ("251:1", "bcache0")):
         (virtual / name).mkdir(parents=True)
@@ -466,7 +466,7 @@ def test_gpu_whose_configuration_space_shows_no_ids_does_not_answer(host: FakeHo
     for ids in (
         *(b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"),
         *(b"\xff\xff\x00\x00", b"\x00\x00\xff\xff"),
-        # A function that needs more time after a reset reads so.
+        # A function reads like this while it is not ready after a reset.
         b"\x01\x00\xff\xff",
     ):
         (host.device(GPU) / "config").write_bytes(ids + bytes(60))
@@ -487,7 +487,7 @@ def test_verdict_is_unknown_if_attributes_of_any_function_cannot_be_read(host: F
     )
     for address, names in ((GPU, ("numa_node", "reset_method")), (AUDIO, decisive)):
         for name in names:
-            # A folder can't be read as a file, by root neither.
+            # Even root can't read a folder as a file.
             (host.device(address) / name).unlink(missing_ok=True)
             (host.device(address) / name).mkdir()
 
@@ -522,7 +522,7 @@ def test_malformed_attributes_and_an_absent_configuration_space_are_unreadable(
     contents = {
         "driver_override": b"\xff\n",
         "boot_vga": b"maybe\n",
-        # It is shorter than the ids.
+        # The file is shorter than the ids.
         "config": b"\xde\x10",
     }
     for name, content in contents.items():
@@ -564,7 +564,7 @@ def test_verdicts_report_a_pci_virtual_function_and_its_physical_function(host: 
 
 
 def test_gpu_with_mediated_devices_is_refused(host: FakeHost) -> None:
-    """A GPU that only offers such devices is usable."""
+    """A GPU whose driver offers mediated devices is usable as long as no such device exists."""
     for gpu in (GPU, SECOND):
         (host.device(gpu) / "mdev_supported_types/nvidia-63").mkdir(parents=True)
     for name in ("83b8f4f2", "93b8f4f2"):
@@ -636,7 +636,7 @@ def test_mount_point_with_line_separators_or_invalid_utf8_is_read(empty_host: Fa
 def test_mounts_with_the_same_device_number_are_distinguished_by_source(
     empty_host: FakeHost,
 ) -> None:
-    """A file system on several disks has such mounts."""
+    """A file system on several disks has several mounts with one device number."""
     empty_host.mount("0:99", "/one", kind="btrfs", source="one")
     empty_host.mount("0:99", "/again", kind="btrfs", source="one")
     empty_host.mount("0:99", "/other", kind="btrfs", source="/dev/other")
@@ -651,7 +651,7 @@ def test_reason_mentions_the_process_that_uses_the_gpu_through_nvidias_driver(
     host.bind(SECOND, "nvidia")
     host.write(f"proc/driver/nvidia/gpus/{GPU}/information", "Model: x\nDevice Minor: \t 0\n")
     host.write(f"proc/driver/nvidia/gpus/{SECOND}/information", "Model: x\nDevice Minor: \t 1\n")
-    # The driver writes hexadecimal digits in either way.
+    # The driver may write hexadecimal digits in upper case.
     host.add_function("0000:af:00.0", group=7, driver="nvidia")
     host.write("proc/driver/nvidia/gpus/0000:AF:00.0/information", "").write_bytes(
         b"GPU UUID: \xff\nDevice Minor: 2\n"
@@ -732,7 +732,7 @@ def test_verdict_is_unknown_if_processes_cannot_be_seen(host: FakeHost) -> None:
 
     assert found[GPU].kind is VerdictKind.UNKNOWN
     assert "run as root, or bind the GPU to vfio-pci at boot" in found[GPU].reason
-    # Opening the group's file will tell.
+    # This GPU is on vfio-pci: opening its group's file later shows whether it is in use.
     assert found[SECOND].is_usable
 
 
@@ -785,7 +785,7 @@ def test_sysfs_entry_that_is_not_a_pci_function_is_ignored(host: FakeHost, tmp_p
     (host.root / BUS / "devices" / "junk").mkdir()
 
     assert list(read_functions(host.root)) == [GPU, SECOND]
-    # A host may lack PCI.
+    # A host without a PCI bus has no GPUs.
     assert read_host(tmp_path / "absent").gpus == ()
 
 

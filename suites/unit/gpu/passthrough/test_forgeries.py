@@ -51,14 +51,14 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def a_place(host: FakeHost, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Return a place on the host, in a state in which forgeries could do the most harm."""
+    """Return a pool on the host, in the state in which forged files could do the most harm."""
     secret, pool = folder / "secret", folder / "pool"
     pool.mkdir(parents=True)
     secret.write_text("root:secret\n")
     if os.geteuid() == 0:
         os.chown(pool, 0, _OTHER_GROUP)
     else:
-        # One user plays both.
+        # Without root, one user plays both the attacker and the owner of the pool.
         monkeypatch.setattr(shared_folder.SharedFile, "is_trusted", False)
     pool.chmod(0o2770)
     kernel = FakeKernel(host, matching={_GPU: "nvidia"})

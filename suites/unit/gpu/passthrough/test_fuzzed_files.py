@@ -51,7 +51,7 @@ def only_below(folder: Path) -> Iterator[None]:
     try:
         yield
         paths = [Path(each) for each in _seen if "/" in each]
-        # Python imports codecs when they are first used.
+        # Python reads the module of a codec when the codec is first used.
         own = (folder, sys.prefix, sys.base_prefix)
         strange = [each for each in paths if not any(each.is_relative_to(one) for one in own)]
         strange += [each for each in map(Path, _seen) if ".." in each.parts]
@@ -156,7 +156,7 @@ def test_any_quarantine_file_has_printable_text_or_is_refused(pool: Path, conten
 
 
 @given(content=_files(_LEASES))
-def test_lease_file_of_any_content_gives_valid_addresses_or_is_refused(
+def test_lease_file_of_any_content_has_valid_addresses_or_is_refused(
     pool: Path, content: bytes
 ) -> None:
     path = pool / "000000001-deadbeef"

@@ -1,4 +1,4 @@
-"""Which waiting process gets a GPU next."""
+"""The rules that decide which waiting process gets a GPU next."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def test_request_for_one_gpu_does_not_delay_a_request_for_another_gpu() -> None:
     entries = (entry(1, (A,), taken=(A,)), entry(2, (A,)), entry(3, (B,)))
 
     assert turn(3, *entries) == (B,)
-    # Nor does it get what the second of two wants that came first.
+    # The request gets no GPU that the earlier request 4 could use.
     assert turn(4, *entries, entry(4, (B, C))) == (C,)
     assert turn(4, *entries, entry(4, (A, B))) == ()
 
 
 def test_process_that_holds_a_gpu_gets_a_second_gpu_before_earlier_processes() -> None:
-    """Otherwise it would keep its GPU while it waits behind processes that want this GPU."""
+    """Otherwise the process would keep its GPU while it waits for processes that want this GPU."""
     entries = (
         entry(1, (A,), taken=(A,), process=7),
         entry(2, (A, B), (A, B), process=8),
@@ -125,7 +125,7 @@ def test_message_to_a_waiting_process_mentions_the_holder_and_the_first_process_
     )
 
 
-def test_message_to_a_process_that_waits_for_a_gpu_in_use_gives_the_reason() -> None:
+def test_message_to_a_process_that_waits_for_a_gpu_in_use_mentions_the_reason() -> None:
     assert (
         text(1, entry(1, (A,)), busy={A: "Process 3 has it open."})
         == f"{A}: Process 3 has it open"

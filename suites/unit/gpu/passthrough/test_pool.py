@@ -66,7 +66,7 @@ def reason(pool: GpuPool, address: str = GPU) -> str:
 def test_all_pci_functions_in_the_groups_of_leased_gpus_are_on_vfio(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
-    """The GPUs are in the order of the requests; a GPU without a driver gets none afterwards."""
+    """The GPUs are in the order of the requests. A GPU that had no driver gets no driver."""
     kernel.matching[SECOND] = "nvidia"
 
     with lease(pool, ANY, FIRST) as gpus:
@@ -117,7 +117,7 @@ def test_all_pci_functions_of_a_card_are_reset_before_and_after_a_lease_and_on_d
         assert resets() == [GPU, AUDIO] * 2
 
     assert resets() == [GPU, AUDIO] * 3
-    # The host's drivers do not meet what was left on it.
+    # The reset comes before the host's drivers are bound, so they find no state of the test.
     assert not kernel.writes[-1][0].endswith("/reset")
 
 
@@ -131,7 +131,7 @@ def test_healthy_gpu_is_returned_if_the_other_gpu_cannot_be_taken(
 
     assert (drivers(host)[GPU], drivers(host)[AUDIO]) == ("nvidia", "snd_hda_intel")
     assert verdicts(pool) == {GPU: VerdictKind.USABLE, SECOND: VerdictKind.REFUSED}
-    # As after any lease, it does not keep what was left on it.
+    # The GPU is reset when it is taken and when it is returned.
     assert [path for path, _ in kernel.writes].count(f"devices/{GPU}/reset") == 2
 
 
@@ -166,7 +166,7 @@ def test_error_shows_each_gpu_that_could_not_be_returned(host: FakeHost, pool: G
 def test_request_for_a_model_gets_a_gpu_of_that_model(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
-    """The inventory names the model, or else the ids decide."""
+    """The inventory may state the model of a GPU; if not, the PCI ids decide."""
     host.add_function("0000:05:00.0", group=9, vendor=0x1002, device=L4)
 
     with lease(pool, GpuChoice(model=find_model("l4-24gb"))) as (gpu,):
@@ -427,7 +427,7 @@ def test_gpu_whose_vfio_file_turned_out_to_be_open_is_tried_again(
 def test_lease_waits_for_a_gpu_that_its_holder_is_resetting(
     host: FakeHost, pool: GpuPool, other_pool: GpuPool
 ) -> None:
-    """A GPU does not answer during a reset, which would otherwise count as broken."""
+    """A GPU does not answer during a reset, but the GPU is not broken."""
     with lease(pool, OTHER):
         config = host.device(SECOND) / "config"
         content = config.read_bytes()
@@ -630,7 +630,7 @@ def test_gpu_is_quarantined_if_all_reset_methods_fail(
         kernel.failing_methods |= {"flr", "bus"}
         with pytest.raises(DeviceError, match=r"can't be reset by flr, bus: Connection timed out"):
             gpu.reset()
-        # The first fault is the cause of later ones.
+        # The quarantine keeps the first reason, since later faults follow from the first fault.
         kernel.failing_methods.clear()
         kernel.dies_at_reset.add(SECOND)
         with pytest.raises(DeviceError, match="does not answer"):
@@ -747,7 +747,7 @@ def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: Gpu
     """Binding a driver to a broken GPU may never return."""
     held = lease(pool, FIRST)
     held.__enter__()
-    # What a kernel says may be long; the record can be read all the same.
+    # A record can be read even if the kernel's message is long.
     why = Quarantine(reason=f"It smells. {'x' * 300_000}", since="now", user="ann")
     pool._records.save_quarantine(GPU, why)
     held.__exit__(None, None, None)
@@ -762,7 +762,7 @@ def test_quarantined_gpu_is_neither_restored_nor_taken(host: FakeHost, pool: Gpu
     assert drivers(host) == BEFORE
 
 
-def test_record_that_is_no_record_of_drivers_is_refused(folder: Path) -> None:
+def test_malformed_record_of_drivers_is_refused(folder: Path) -> None:
     for content in (
         "[]",
         '{"boot_id": "BOOT"}',
@@ -819,7 +819,7 @@ def test_record_that_cannot_be_written_leaves_no_file(
 def test_record_from_an_earlier_boot_is_not_used(
     host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
-    """A folder on a disk is kept across a reboot, after which the kernel has bound drivers again."""
+    """A folder on a disk survives a reboot, but the kernel binds the drivers anew."""
     record(folder, {GPU: "nouveau"}, boot="of before")
     host.add_driver("nouveau")
 

@@ -80,7 +80,7 @@ def let_the_group_bind(host: FakeHost, *addresses: str) -> None:
         path.chmod(0o664)
 
 
-def test_gpu_is_restored_from_a_true_record_that_another_user_wrote(
+def test_gpu_is_restored_from_a_correct_record_that_another_user_wrote(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     file = left_by_a_killed_run(host, folder)
@@ -88,7 +88,7 @@ def test_gpu_is_restored_from_a_true_record_that_another_user_wrote(
     give_away(file)
     let_the_group_bind(host, GPU, AUDIO)
 
-    # The second record is of functions that are back on their drivers already.
+    # The second record lists functions that are on their earlier drivers already.
     for _ in range(2):
         (done,) = pool.restore_abandoned()
 
@@ -132,7 +132,7 @@ def test_record_is_used_only_if_its_owner_may_write_every_sysfs_file(
     assert not done.is_restored
     assert f"of user {_OTHER_NAME} is not used (that user may not write" in done.sentence
     assert AUDIO in done.sentence
-    # What the owner may not write, it may not write as a member of the group either, nor that as anybody.
+    # As in the kernel, only the first class that matches decides: owner, else group, else others.
     override = host.device(GPU) / "driver_override"
     let_the_group_bind(host, GPU, AUDIO)
     for owner, mode in ((_OTHER_USER, 0o464), (0, 0o646)):
@@ -140,14 +140,14 @@ def test_record_is_used_only_if_its_owner_may_write_every_sysfs_file(
         override.chmod(mode)
         (done,) = pool.restore_abandoned()
         assert f"/{GPU}/driver_override'" in done.sentence
-    # So it is with each file that is written.
+    # The record's owner must have write access to the other files too.
     bus = host.root / "sys/bus/pci"
     for path in (bus / "drivers_probe", bus / "drivers/vfio-pci/unbind"):
         let_the_group_bind(host, GPU, AUDIO)
         os.chown(path, 0, 0)
         (done,) = pool.restore_abandoned()
         assert f"{path.name}'" in done.sentence
-    # Nor does it help that the first function only has another override, which it may write.
+    # Nothing is written even if the owner may write all files of the first function.
     let_the_group_bind(host, GPU, AUDIO)
     host.unbind(GPU)
     host.bind(GPU, str(BEFORE[GPU]))
