@@ -53,9 +53,10 @@ class SshAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """What cloud-init does at a node's first boot; `commands` run in order as root, without a shell.
+    """What cloud-init does at a node's first boot.
 
-    `early` commands run at every boot, as `bootcmd`. Without `access` nobody can log in by SSH.
+    `commands` run in order as root, without a shell. `early` commands run at every boot, as
+    `bootcmd`. Without `access`, nobody can log in by SSH.
     """
 
     hostname: str
@@ -90,7 +91,7 @@ class CloudInitResult:
         try:
             run = parse_json(text)["v1"]
             return cls(
-                # The data source is null if cloud-init found none.
+                # The field is null if cloud-init found no data source.
                 datasource="" if run["datasource"] is None else _text(run["datasource"]),
                 errors=tuple(str(error) for error in _listed(run["errors"])),
             )
@@ -101,7 +102,7 @@ class CloudInitResult:
 
 
 class CloudInitStatus(Enum):
-    """The final status of cloud-init; the value is the exit code of `cloud-init status` since release 23.4."""
+    """The final status of cloud-init; each value is an exit code of `cloud-init status` (23.4 or later)."""
 
     DONE = 0
     ERROR = 1
@@ -112,8 +113,8 @@ class CloudInitStatus(Enum):
 class CloudInitReport:
     """The errors of all stages, from `/run/cloud-init/status.json`.
 
-    `recoverable` are warnings that do not affect the boot, each preceded by its level; versions of
-    cloud-init before 23.4 report no warnings.
+    `recoverable` lists the warnings that do not affect the boot. Each warning begins with its level.
+    cloud-init before 23.4 reports no warnings.
     """
 
     errors: tuple[str, ...]
@@ -155,7 +156,7 @@ def _stages(run: Mapping[str, object]) -> list[dict[str, Any]]:
     """
     stages = [each for each in run.values() if isinstance(each, dict)]
     if not stages:
-        raise ValueError("it has no stage")
+        raise ValueError("the file has no stage")
     return stages
 
 

@@ -31,7 +31,8 @@ _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 #: The size limit of one quoted value or key in a message.
 _SHOWN_BYTES = 1000
 
-#: A misspelt key causes two errors: an unknown key and a missing key. The unknown key explains more.
+#: pydantic reports two errors for a misspelt key: an unknown key and a missing key. The message shows
+#: the unknown key.
 _UNKNOWN_KEY = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 _MISSING_KEY = frozenset({"missing", "missing_argument", "missing_keyword_only_argument"})
 
@@ -57,7 +58,7 @@ class Document:
     places: Mapping[tuple[str, ...], Place]
 
     def place(self, location: Location) -> Place:
-        """Return the place of the value at `location`; for a missing value, the place of its nearest parent."""
+        """Return the place of the value at `location`, or its nearest parent's place if the value is missing."""
         path = tuple(map(str, location))
         while path not in self.places:
             path = path[:-1]
@@ -178,7 +179,7 @@ def _exact(schema: Any) -> Any:
 
 
 def _refuse_equal_value(expected: Sequence[object], value: object) -> object:
-    """Return `value`; refuse `true` and 1.0, which equal 1, where only the number 1 is expected."""
+    """Return `value`; refuse a value that equals an expected value of another type, such as `True` for 1."""
     if any(each == value and type(each) is not type(value) for each in expected):
         raise pydantic_core.PydanticKnownError(
             "literal_error", {"expected": " or ".join(map(repr, expected))}
@@ -334,7 +335,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 def _as_bad_input(
     error: pydantic.ValidationError, document: Document, schema: Mapping[str, object]
 ) -> BadInputError:
-    """Return the most helpful of several errors, because this error often causes the other errors."""
+    """Return the most helpful of pydantic's errors, since this error often causes the other errors."""
     problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
     location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))

@@ -57,8 +57,8 @@ def unpack_packages(
 ) -> Path:
     """Unpack packages of a release, and all their dependencies, into `work`/root; return that folder.
 
-    `what` names the program in messages; `tar_options` are options of tar that select or leave out
-    files of the archive.
+    `what` is the program's name in messages. `tar_options` are options of tar that select files of
+    the archive, or leave out files.
 
     Raises RequirementError if mmdebstrap or Debian's keys are missing, HarnessError if the
     archive's package list has expired, and CommandError if mmdebstrap fails for another reason.

@@ -79,7 +79,7 @@ class Plugin:
             folder = Path(found) if isinstance(found, (str, Path)) else None
         if folder is None or not folder.is_absolute() or not folder.is_dir():
             raise self.error(
-                f"a package or the absolute path of a folder is expected, but the entry point gives {found!r}"
+                f"a package or the absolute path of a folder is expected, but the entry point refers to {found!r}"
             )
         return folder
 

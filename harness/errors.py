@@ -91,7 +91,7 @@ class RequirementError(HarnessError):
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name `path` in an OSError that names no file, such as an error of a write to a full disk."""
+    """Add `path` to an OSError that names no file, such as the error of a write to a full disk."""
     try:
         yield
     except OSError as error:

@@ -39,7 +39,7 @@ def open_plain(
 
 
 def read_plain(path: Path, *, limit: Limit = EVIDENCE_FILE, below: Path | None = None) -> bytes:
-    """Return the content of a regular file, which `open_plain` opens."""
+    """Return the content of a regular file that `open_plain` can open."""
     with open_plain(path, limit=limit, below=below) as file:
         return _content(file, path, limit)
 
@@ -62,12 +62,12 @@ def last_bytes(path: Path, most: int) -> bytes:
 
 
 def read_plain_text(path: Path, *, below: Path | None = None) -> str:
-    """Return a regular file, read by `read_plain`, as text; replace each byte that is not UTF-8."""
+    """Return the text of a regular file that `read_plain` can read; replace each byte that is not UTF-8."""
     return read_plain(path, below=below).decode(errors="replace")
 
 
 def evidence_text(path: Path, *, below: Path) -> str:
-    """Return a file of the evidence in `below` as text, as `read_plain_text` does.
+    """Return the text of a file in the evidence folder `below`; replace each byte that is not UTF-8.
 
     Raises HarnessError if the file is too long, or is not a regular file.
     """
@@ -102,7 +102,7 @@ def _opened(path: Path, below: Path | None) -> int:
 def _regular(descriptor: int, path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "This is not a plain file", str(path))
+        raise OSError(errno.EINVAL, "This is not a regular file", str(path))
     return descriptor
 
 

@@ -34,7 +34,7 @@ def content_range(headers: Message) -> tuple[int | None, int | None]:
 
 
 def retry_after(headers: Message, clock: Clock) -> float | None:
-    """Return for how many seconds a server asks to wait; RFC 9110 allows a number or a date."""
+    """Return the number of seconds that a server asks to wait, from a number or a date (RFC 9110)."""
     value = headers.get("Retry-After")
     if value is None:
         return None
@@ -44,7 +44,7 @@ def retry_after(headers: Message, clock: Clock) -> float | None:
         until = email.utils.parsedate_to_datetime(value)
         return max(0.0, (until - clock.now()).total_seconds())
     except (ValueError, TypeError, OverflowError):
-        # OverflowError means a time zone with an offset of years.
+        # A time zone with an offset of years raises OverflowError.
         return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-# `socket` imports this codec at the first connection; by then, there may be no memory left for it.
+# `socket` would import this codec at the first connection, when there may be no memory left.
 import encodings.idna  # noqa: F401
 import functools
 import http.client
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 _PORTS = {"http": 80, "https": 443}
-#: Answers that a server may send before the answer itself: 102 Processing, and 103 Early Hints.
+#: The status codes of interim responses, except 100: 102 Processing, and 103 Early Hints.
 _INTERIM = frozenset({102, 103})
-#: How many interim answers, including the answer 100, a server may send before the answer itself.
+#: How many interim responses a server may send before the final response.
 _MOST_INTERIM = 100
-#: How long an address of a host may take to connect if the host has further addresses.
+#: The time limit for connecting to one address of a host that has more addresses.
 _CONNECT_S = 5.0
 #: The characters of a URL on the wire (RFC 3986); urllib would drop other characters or send them.
 _URL = re.compile(r"[!-~]{1,8192}")
@@ -88,7 +88,7 @@ def joined(base: str, reference: str) -> str:
 class Pace:
     """Ends an exchange at a deadline, or if fewer than `stall_bytes` are transferred within `stall_s`.
 
-    Only the time that is spent waiting for the other side is measured.
+    Only the time of waiting for the server is measured.
     """
 
     def __init__(self, *, stall_s: float, stall_bytes: int, deadline: Deadline) -> None:
@@ -198,22 +198,22 @@ class _PacedResponse(http.client.HTTPResponse):
     @override
     def begin(self) -> None:
         super().begin()
-        # http.client skips only the interim answer 100. 101 would be the last answer in HTTP.
+        # http.client skips only the interim response 100. A response 101 would end HTTP.
         while self.status in _INTERIM:
             self.headers = self.msg = None  # type: ignore[assignment]
             super().begin()
 
     def _read_status(self) -> tuple[str, int, str]:
-        """Read a status line; http.client itself reads any number of answers 100."""
+        """Read a status line, within the limit on interim responses; http.client itself has no such limit."""
         self._statuses += 1
         if self._statuses > _MOST_INTERIM + 1:
-            raise http.client.HTTPException(f"it sent more than {_MOST_INTERIM} interim answers")
+            raise http.client.HTTPException(f"it sent more than {_MOST_INTERIM} interim responses")
         status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
         return status
 
 
 class _HttpConnection(http.client.HTTPConnection):
-    """A connection on which a server may answer with an error before it has received the request."""
+    """A connection on which a server may answer with an error before it has received the whole request."""
 
     _lost: OSError | None = None
 
@@ -295,9 +295,9 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
 
 class NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to http and https only, and none from https to http.
+    """Follows redirects to http and https, but no redirect from https to http.
 
-    Any other redirect raises HTTPError; `why_not_followed` gives the reason.
+    Any other redirect raises HTTPError; `why_not_followed` returns the reason.
     """
 
     @override

@@ -55,7 +55,7 @@ def make_private_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
-    """Hold the lock file `path`.
+    """Hold a lock on the file `path` while the context is open.
 
     Raises HarnessError if another process holds the lock for longer than `timeout_s` seconds, or
     if the lock file can't be opened.
@@ -102,8 +102,7 @@ def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
 def temporary_folder(name: str) -> Iterator[Path]:
     """Yield a new private folder for temporary files, below this user's folder `name`.
 
-    The new folder is removed at the end. Folders that killed processes left there are removed
-    first.
+    The new folder is removed at the end. The folders of killed processes are removed first.
     """
     parent = private_folder(Path(tempfile.gettempdir()), name)
     sweep(parent)
@@ -175,9 +174,9 @@ def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_exclusive(path: Path) -> Iterator[bool]:
-    """Try to lock `path` exclusively, and yield whether that worked.
+    """Try to lock the file `path` exclusively, and yield whether that worked.
 
-    If the file is missing, nobody uses it, so yield True.
+    A missing file yields True, since nobody uses the file.
     """
     try:
         # NFS grants an exclusive lock only on a file that was opened for writing.

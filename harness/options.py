@@ -177,8 +177,8 @@ _ROWS = (
     ),
     Option(
         "--gpu-emulation",
-        "the emulated parts of a GPU: only those that a guest finds on the bus, or the system processor too, "
-        "so that NVIDIA's driver opens the GPU",
+        "the emulated parts of a GPU: only the parts that a guest finds on the PCI bus, or also the GPU "
+        "System Processor (GSP), so that NVIDIA's driver opens the GPU",
         choices=GpuEmulation,
         otherwise="as the model says",
     ),
@@ -239,20 +239,20 @@ _ROWS = (
     ),
     Option(
         "--failure-checkpoint",
-        "when to leave the machines of a test in its evidence, for `harness resume`; with --pdb never",
+        "when to save the machines of a test in the test's evidence, for `harness resume`; never with --pdb",
         choices=FailureCheckpoint,
     ),
     Option(
         "--failure-checkpoint-limit-mib",
-        "limit of disk space for the machines that failed tests left, in MiB; beyond it the oldest are "
-        "removed",
+        "limit in MiB of disk space for the saved machines of failed tests; beyond this limit, the oldest "
+        "machines are removed",
         metavar="MIB",
         type=int,
     ),
     Option(
         "--bundle-limit-mib",
-        "limit of disk space for the bundles of failed tests in --evidence-dir, in MiB; beyond it the "
-        "oldest bundles are removed, except the bundle of the last failure",
+        "limit in MiB of disk space for the bundles of failed tests in --evidence-dir; beyond this limit, "
+        "the oldest bundles are removed, except the bundle of the last failure",
         metavar="MIB",
         type=int,
     ),
@@ -270,34 +270,35 @@ _ROWS = (
     ),
     Option(
         "--machine-keep-hours",
-        "the most hours for which a kept machine runs",
+        "the longest time in hours for which a kept machine runs",
         metavar="HOURS",
         type=float,
     ),
     Option(
         "--machine-shell",
         "open a shell in the machine of each test: before the test uses the machine, instead of the test, "
-        "after the test, or if the test failed; without xdist (-n 0)",
+        "after the test, or if the test failed; needs a run without xdist (-n 0)",
         choices=MachineShell,
     ),
     Option(
         "--checkpoint-limit-mib",
-        "limit of disk space for checkpoints, in MiB; beyond it the least recently used are removed",
+        "limit in MiB of disk space for checkpoints; beyond this limit, the least recently used checkpoints "
+        "are removed",
         metavar="MIB",
         type=int,
     ),
     Option(
         "--store",
-        "registry that has images and checkpoints of other hosts, such as "
-        "registry.example:5000/team; images and checkpoints that it lacks are made here",
+        "registry from which images and checkpoints are pulled, such as registry.example:5000/team; this "
+        "host makes the images and checkpoints that the registry lacks",
         metavar="URL",
         ini="string",
         variable=STORE_VARIABLE,
     ),
     Option(
         "--store-push",
-        "also push images and checkpoints that are made here to the registry of --store; the default is "
-        "to only pull",
+        "also push the images and checkpoints that this host makes to the registry of --store; by default, "
+        "nothing is pushed",
         own_field="is_store_writable",
         is_flag=True,
     ),

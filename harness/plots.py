@@ -14,7 +14,7 @@ from harness.errors import RequirementError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Okabe and Ito's colours without black and yellow; people with any colour vision can tell them apart.
+#: Okabe and Ito's colours without black and yellow; people with any colour vision can distinguish them.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
 
 

@@ -242,7 +242,7 @@ class OpenReservations(Generic[E]):
     file_mode: int
 
     def entries(self) -> list[tuple[str, E]]:
-        """Return entries whose holder is alive, with their names, oldest first; remove the other entries.
+        """Return the names and entries whose holder is alive, oldest first; remove the entries of dead holders.
 
         A file that the harness did not make reserves nothing, and is not removed: `strange_files`
         reports it. Raises HarnessError for a file that is locked but can't be parsed, since its
@@ -321,8 +321,8 @@ class OpenReservations(Generic[E]):
     def _last_ticket(self) -> int:
         names = self._names()
         if names and ticket_of(names[-1]) >= _LAST_TICKET:
-            # No queue is that long, so the file with the last number is a reservation only if a
-            # process holds it.
+            # No queue is that long, so the file with the last number may be foreign. Count only the
+            # reservations that a process holds.
             names = [name for name, _ in self.entries()]
         last = ticket_of(names[-1]) if names else 0
         if last >= _LAST_TICKET:
@@ -348,7 +348,7 @@ class OpenReservations(Generic[E]):
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HarnessError(
                 f"The reservation '{file.path}' can't be parsed ({error}), but a process holds it, maybe "
-                "one of another version of the harness; end that process: "
+                "a process of another version of the harness; end that process: "
                 f"`fuser '{file.path}'` prints its id. The file belongs to user {file.owner}."
             ) from error
 

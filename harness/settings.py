@@ -36,7 +36,7 @@ _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.1, 1000.0
 MOST_KEEP_HOURS = 87_600
 #: The default images for tests of nodes: one for each distribution from which nodes are made.
 TESTED_IMAGES = "debian-12,debian-13"
-#: Recorded durations of tests in the root folder of a project, as pytest-split writes them.
+#: The file of test durations in the root folder of a project, in the format of pytest-split.
 DURATIONS_FILE = ".test_durations"
 #: The provisioner that comes with the harness.
 PROVISIONER = "gpu-node"
@@ -123,8 +123,9 @@ class GpuSource(OptionValue):
 class GpuEmulation(OptionValue):
     """How completely a GPU is emulated.
 
-    `IDENTITY` is the part that a guest finds on the bus: NVIDIA's driver binds to the GPU, but can't
-    open it. `GSP` adds the system processor: the driver opens the GPU, and nvidia-smi shows the GPU.
+    `IDENTITY` is the part that a guest finds on the PCI bus: NVIDIA's driver binds to the GPU, but
+    can't open it. `GSP` adds the GPU System Processor: the driver opens the GPU, and nvidia-smi shows
+    the GPU.
     """
 
     IDENTITY = "identity"
@@ -194,7 +195,7 @@ class Settings:
     `ci` is true if the environment variable CI has a true value; then tests fail, and are not skipped,
     if a requirement is missing. When checkpoints take more than `checkpoint_limit_mib` of
     disk, the least recently used checkpoints that are not in use are removed. `gpu_models` are
-    folders with more GPU models than the shipped models. Images are not built or used if their
+    folders with GPU models in addition to the shipped models. Images are not built or used if their
     licence is not in `accepted_licences`.
 
     GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says or,

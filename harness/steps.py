@@ -32,7 +32,7 @@ class Step:
     stop_s: float | None = None
 
     def report(self, inner: Sequence[InnerStep]) -> None:
-        """Add the inner steps that a guest or a tool reported; this step may have ended."""
+        """Add the inner steps that a guest or a tool reported; this step may already have ended."""
         for listener in tuple(_listeners):
             listener.reported(self, inner)
 
@@ -146,10 +146,10 @@ def nested(steps: Sequence[InnerStep]) -> tuple[InnerStep, ...]:
 
 
 def moved_into(steps: Sequence[InnerStep], outer: Step) -> tuple[InnerStep, ...]:
-    """Return the steps with their times moved as little as possible, so that the steps lie within `outer`.
+    """Return the steps, shifted in time as little as possible, so that the steps are within `outer`.
 
-    The steps happened during `outer`, but have the times of another clock, such as a guest's. If
-    the steps took longer than `outer`, the end of the last step is moved to the end of `outer`.
+    The steps happened during `outer`, but their times are from another clock, such as a guest's clock.
+    If the steps took longer than `outer`, the end of the last step is moved to the end of `outer`.
     """
     if not steps or outer.stop_s is None:
         return tuple(steps)

@@ -20,9 +20,9 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def visible(text: str) -> str:
-    """Return the text with its line breaks and tabs, and every other unprintable character as an escape.
+    """Return the text with each unprintable character as an escape, except line breaks and tabs.
 
-    A line may end with CR and LF, as on a serial console.
+    The line ends of a serial console, CR and LF, become LF.
     """
     return _SUSPECT.sub(_spelled, text.replace("\r\n", "\n"))
 
@@ -42,7 +42,7 @@ def is_longer(text: str, most_bytes: int) -> bool:
 def shortened(text: str, most_bytes: int, *, rest: str = "") -> str:
     """Return a text of at most `most_bytes` bytes of UTF-8; a longer text loses its middle part.
 
-    A line replaces the middle part: it has the length of the whole text, and the sentence `rest`.
+    A line with the length of the whole text, and with the sentence `rest`, replaces the middle part.
     """
     if not is_longer(text, most_bytes):
         return text

@@ -68,7 +68,9 @@ _COMMANDS = {
     "node": _Command("existing_nodes", "check an existing node without changing it"),
     "payload": _Command("payload", "build the zipapp that provisions a node"),
     "ps": _Command("machines", "list the running machines, each with its test"),
-    "qemu": _Command("qemu", "install a newer QEMU beside the host's own"),
+    "qemu": _Command(
+        "qemu", "unpack a newer QEMU into the cache; the host's QEMU does not change"
+    ),
     "replay": _Command("replay", "play the serial console of a test's machine"),
     "report": _Command("report", "merge the reports of the shards of a run"),
     "rerun": _Command("tests", "run one test again, from a saved state or from a cold boot"),
@@ -95,7 +97,7 @@ class _CommandModule(Protocol):
 
 
 class _PrintVersion(argparse.Action):
-    """Looks up the package's version only if it is wanted, unlike argparse's own action."""
+    """Looks up the package's version only if --version is given, unlike argparse's own action."""
 
     @override
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
@@ -115,11 +117,11 @@ class _ListedCommands:
         return self._listing.add_parser(name, help=_COMMANDS[name].help)
 
 
-#: The begin of the message of the RuntimeError by which Python before 3.13 refuses to resolve a
-#: symbolic link to itself.
+#: The beginning of the RuntimeError's message in which Python before 3.13 reports a symbolic link to
+#: itself.
 _LOOP = "Symlink loop from "
-#: The ends of the error messages of Python and of the dynamic loader if memory or a limit is
-#: exhausted, so that a thread can't start or a module can't load.
+#: The ends of the messages in which Python and the dynamic loader report that a thread can't start or
+#: a module can't load, because memory or a limit is exhausted.
 _LACKS = ("can't start new thread", "failed to map segment from shared object")
 
 

@@ -129,11 +129,15 @@ def _add_gpu(subjects: Actions) -> None:
     parser.add_argument(
         "--open",
         action="store_true",
-        help="instead, measure the time from plugging a GPU into a clone until `nvidia-smi -L` "
-        "shows the GPU; the image needs NVIDIA's driver",
+        help="measure only the time from plugging a GPU into a clone until `nvidia-smi -L` shows the GPU; "
+        "the image needs NVIDIA's driver",
     )
     parser.add_argument(
-        "--runs", type=positive_number, default=5, metavar="N", help="how many runs of each kind"
+        "--runs",
+        type=positive_number,
+        default=5,
+        metavar="N",
+        help="how many runs to measure of each kind",
     )
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S", help="the length of each run in seconds"
@@ -205,8 +209,8 @@ def _add_shell(subjects: Actions) -> None:
         "--repeat-under-load",
         type=positive_number,
         metavar="N",
-        help="instead, run the realistic suite N times with two workers while two busy loops run, "
-        "and compare the verdicts of the runs",
+        help="only run the realistic suite N times with two workers while two busy loops run, and compare "
+        "the verdicts of the runs",
     )
     parser.set_defaults(run=_shell)
 

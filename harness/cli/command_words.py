@@ -20,7 +20,7 @@ def add_command_words(parser: argparse.ArgumentParser, *, metavar: str, about: s
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses a command line, and keeps the words after `--` apart, wherever the options are.
+    """Parses a command line, but not the words after `--`, wherever the options are.
 
     Before Python 3.12.7, argparse refuses these words if an option follows another argument.
     """

@@ -16,8 +16,8 @@ _SEQUENCE = re.compile(
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _LONGEST_SEQUENCE = 4096
-#: The control sequences that only draw: they set colours, move the cursor, or erase text. Only the
-#: numbers of a colour may be separated by colons too.
+#: The control sequences that only draw: they set colours, move the cursor, or erase text. Colons may
+#: separate only the numbers of a colour.
 _DRAWS = re.compile(
     r"\x1b(?:\[[0-9;]*[@A-HJ-MPSTXZ`abdefrsu]|\[[0-9:;]*m|\[\?(?:7|25)[hl]|[78DEHM]|\([0AB])"
 )

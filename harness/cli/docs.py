@@ -110,7 +110,7 @@ def _print_page(text: str) -> None:
     if not sys.stdout.isatty():
         print(text.rstrip())
         return
-    # rich loads more slowly than a clone starts, and only output to a terminal needs it.
+    # rich loads more slowly than a clone starts, and only output to a terminal needs rich.
     from rich.console import Console  # noqa: PLC0415
     from rich.markdown import Markdown  # noqa: PLC0415
 

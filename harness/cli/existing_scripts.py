@@ -124,7 +124,7 @@ def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
     """Return the script that a machine is to run.
 
     The result is the only script, or else the only program with the name of a main program, or else
-    the only program. Raises BadInputError with all names if none of these exists.
+    the only program. Raises BadInputError with all names if there is no such script.
     """
     programs = [script for script in scripts if script.is_program] or list(scripts)
     named = [script for script in programs if _MAIN_NAME.search(script.path.stem)]
@@ -169,7 +169,7 @@ def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
         "# cloud-init runs this command as root at the first boot. Add the command's arguments.\n"
         f"run: [{', '.join(map(_yaml, words))}]\n"
         "outcome:\n"
-        "  # The exit codes in the script's text; give them names.\n"
+        "  # The exit codes in the script's text; give each code a name.\n"
         f"  exit_codes: {{{codes}}}\n"
     )
 

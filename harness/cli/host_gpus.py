@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from harness.gpu.passthrough import HostFunction, HostGpu
     from harness.gpu.passthrough.pool import GpuPool
 
-#: The environment variable that tells the command of `harness gpu host run` the addresses of the
-#: leased PCI functions; commas separate the addresses of one GPU.
+#: The environment variable with the addresses of the leased PCI functions, for the command of `harness
+#: gpu host run`. Blanks separate GPUs; commas separate the addresses of one GPU.
 ADDRESSES_VARIABLE = "HARNESS_GPU_ADDRESSES"
 _WAIT_S = 600.0
 
@@ -82,7 +82,7 @@ def add_parser(commands: Actions) -> None:
         type=float,
         default=_WAIT_S,
         metavar="SECONDS",
-        help="how long to wait for GPUs that other processes hold (default: %(default).0f)",
+        help="how many seconds to wait for GPUs that other processes have leased (default: %(default).0f)",
     )
     run.add_argument(
         "argv",

@@ -113,7 +113,7 @@ def _facts(machine: RunningMachine) -> dict[str, object]:
 
 
 def resident_mib(machine: RunningMachine) -> int:
-    """Return the memory that a machine's QEMU uses and shares with no file, or 0 if this is unknown."""
+    """Return the resident memory of a machine's QEMU in MiB, without pages of files; 0 if it is unknown."""
     if machine.user is None:
         return 0
     kib = 0

@@ -83,7 +83,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="OPTION",
-        help="an option for pytest, such as --pytest-option=--image=debian-12; repeatable",
+        help="an option for pytest, such as --pytest-option=--image=debian-12; may be repeated",
     )
     for name, what in _REPORTS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what}")

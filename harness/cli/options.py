@@ -23,14 +23,14 @@ class Actions(Protocol):
 
 
 def whole_number(word: str) -> int:
-    """Parse a number of 0 or more."""
+    """Parse a whole number of 0 or more."""
     if not word.isdecimal():
         raise argparse.ArgumentTypeError(f"a whole number is expected, but got '{word}'.")
     return int(word)
 
 
 def positive_number(word: str) -> int:
-    """Parse a number of at least 1."""
+    """Parse a whole number of at least 1."""
     if not (word.isdecimal() and int(word) > 0):
         raise argparse.ArgumentTypeError(
             f"a whole number of at least 1 is expected, but got '{word}'."
@@ -98,5 +98,5 @@ def add_host_gpu_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """Return the settings that parsed arguments ask for."""
+    """Return the settings that parsed arguments specify."""
     return settings_from(lambda name: getattr(arguments, name, None))

@@ -37,7 +37,7 @@ def open_closed_streams() -> None:
 
 
 def drop_unwritten_text() -> None:
-    """Drop the text that stdout or stderr did not take; Python would exit with 120 because of it."""
+    """Drop text that can't be written to stdout or stderr, since Python would exit with code 120."""
     for number, stream in enumerate((sys.stdout, sys.stderr), 1):
         try:
             stream.flush()
@@ -64,7 +64,7 @@ def _stream(file: TextIO) -> TextIO:
 
 
 def print_error(error: Exception) -> None:
-    """Print an error as a sentence; the whole text of a long error is kept in the cache."""
+    """Print an error as a sentence; the whole text of a long error is saved in the cache."""
     if isinstance(error, EvidencedError):
         text = error.sentence
     else:
@@ -74,7 +74,7 @@ def print_error(error: Exception) -> None:
         try:
             whole = _kept(text)
         except OSError:
-            rest = "The whole text could not be kept."
+            rest = "The whole text could not be saved."
         else:
             rest = f"The whole text is in '{whole}'."
             if isinstance(error, EvidencedError):
@@ -88,7 +88,7 @@ def print_error(error: Exception) -> None:
 
 
 def print_message(text: str) -> None:
-    """Print a message, unless the pipe or the disk of stderr takes no more text."""
+    """Print a message to stderr; ignore an error of the write, such as a closed pipe or a full disk."""
     with contextlib.suppress(OSError):
         print(f"harness: {text}", file=sys.stderr, flush=True)
 

@@ -25,7 +25,7 @@ def add_parser(commands: Commands) -> None:
     sid.add_argument(
         "--refresh",
         action="store_true",
-        help="unpack the current version even if the cache has a version",
+        help="unpack the current version even if the cache has an earlier version",
     )
     add_json_option(sid)
     sid.set_defaults(run=_sid)

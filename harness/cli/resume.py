@@ -109,8 +109,8 @@ def resume(
 ) -> int:
     """Continue the machine that a test saved in a folder or an archive, and enter the machine.
 
-    `uri` is libvirt's URI, for a machine that ran under libvirt. With `until`, keep the machine
-    until that time without entering the machine.
+    `uri` is libvirt's URI, for a machine that ran under libvirt. With `until`, do not enter the
+    machine, but let it run until that time.
     """
     with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
         saved = read_bundle(folder)

@@ -67,19 +67,20 @@ def add_parser(commands: Commands) -> None:
     instead.add_argument(
         "--machine",
         metavar="MACHINE",
-        help="enter a running machine instead; the machine's id or name, as `harness ps` shows it",
+        help="enter this running machine, and start no clone; the machine's id or name, as `harness ps` "
+        "shows it",
     )
     instead.add_argument(
         "--test",
         metavar="NODEID",
-        help="instead, start the first machine of this test with the test's image, GPUs and saved state, "
-        "and enter the machine; the test does not run",
+        help="start and enter the first machine of this test, with the test's image, GPUs and saved state; "
+        "the test does not run",
     )
     instead.add_argument(
         "--bundle",
         type=Path,
         metavar="DIR",
-        help="instead, resume and enter the machine that a failed test saved in this folder or archive, as "
+        help="resume and enter the machine that a failed test saved in this folder or archive, as "
         "`harness resume` does",
     )
     console = commands.add_parser("console")
@@ -137,7 +138,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
             entered = lab.roster.find(machine.folder.name)
             if not arguments.argv:
-                # The shell shows its prompt at once, and gets the typed text after the GPU is plugged.
+                # The shell shows its prompt at once, and receives typed text after the GPU is plugged.
                 return run_in(entered, before_input=plug)
             plug()
             return run_in(entered, arguments.argv)
@@ -170,7 +171,7 @@ def _models(words: Sequence[str] | None, lab: Lab) -> list[GpuModel]:
     names = [_DEFAULT_GPU] if words is None else [word for word in words if word != _NO_GPU]
     if not names:
         return []
-    from harness.gpu.catalogue import find_model  # noqa: PLC0415 - most shells need no bake
+    from harness.gpu.catalogue import find_model  # noqa: PLC0415 - not every shell needs a model
 
     return [find_model(name, *lab.settings.gpu_models) for name in names]
 

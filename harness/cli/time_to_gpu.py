@@ -53,8 +53,8 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--payload",
         choices=[payload.value for payload in Payload],
         default=Payload.STAND_IN.value,
-        help=f"the driver: the stand-in, or NVIDIA's own from the image {NVIDIA_IMAGE}; an emulated "
-        "node compiles NVIDIA's for about an hour (default: %(default)s)",
+        help=f"the driver: the stand-in, or NVIDIA's own driver from the image {NVIDIA_IMAGE}; an emulated "
+        "node compiles NVIDIA's driver for about an hour (default: %(default)s)",
     )
     parser.add_argument(
         "--quick",
@@ -65,7 +65,8 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--samples",
         type=positive_number,
         metavar="N",
-        help="how many fresh nodes of each mode " + _DEFAULT.format(_FULL.samples, NVIDIA.samples),
+        help="how many fresh nodes of each mode to measure "
+        + _DEFAULT.format(_FULL.samples, NVIDIA.samples),
     )
     parser.add_argument(
         "--resets",
@@ -85,7 +86,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--teardowns",
         type=whole_number,
         metavar="N",
-        help="how many teardowns of each kind; 0 for none "
+        help="how many teardowns of each kind to measure; 0 for none "
         + _DEFAULT.format(_FULL.teardowns, NVIDIA.teardowns),
     )
     parser.add_argument(
@@ -187,7 +188,8 @@ def add_compare(subjects: Actions) -> None:
         type=_share,
         default=LIMIT,
         metavar="SHARE",
-        help="the share by which a wait may grow; a larger growth beyond noise gives exit code 1 (default: %(default)s)",
+        help="the share by which a wait may grow; the exit code is 1 if a wait grows more, beyond noise "
+        "(default: %(default)s)",
     )
     parser.set_defaults(run=_compare)
 

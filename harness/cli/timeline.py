@@ -74,7 +74,7 @@ def _timeline(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         timelines = [_read(stack.enter_context(opened(each, runs)), each) for each in bundles]
     if len(timelines) == _MOST and timelines[0].title == timelines[1].title:
-        timelines = _told_apart(timelines, bundles)
+        timelines = _titled_by_path(timelines, bundles)
     output: Path | None = arguments.output
     if output is None:
         for timeline in timelines:
@@ -98,8 +98,8 @@ def _read(folder: Path, bundle: Path) -> Timeline:
     return read_timeline(machines[0] if machines else folder)
 
 
-def _told_apart(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
-    """Return the timelines with the paths of their bundles as titles, without common folders."""
+def _titled_by_path(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
+    """Return the timelines; each title is the path of the timeline's bundle, without common folders."""
     parts = [bundle.absolute().parts for bundle in bundles]
     common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), None)
     if common is None:
@@ -121,7 +121,7 @@ def _render(timelines: list[Timeline], suffix: str, scheme: str) -> bytes:
 def _print(timeline: Timeline) -> None:
     print(f"{timeline.title}: {seconds(timeline.end_s)}; the critical path:")
     print_columns(
-        ("BEGIN", "TOOK", "WHAT", "STATE", "HELD UP BY"),
+        ("BEGIN", "TOOK", "WHAT", "STATE", "WAITED FOR"),
         [
             (
                 seconds(span.start_s),

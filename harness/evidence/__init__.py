@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 RECORD_PATH = "/opt/azure/aks-gpu/dkms-marker"
 #: Suffix of a GPU's access trace file in the folder `host`; the GPU's device id precedes the suffix.
 TRACE_SUFFIX = "-trace.json"
-#: The file in the folder `host` with a sentence about a host whose other work kept the machine
-#: waiting most of the time.
+#: The file in the folder `host` that exists if other work of the host delayed the machine most of the
+#: time; the file has one sentence.
 BUSY_HOST = "busy-host.txt"
 #: The kernel's folder of PCI functions, for nodes without `lspci`.
 PCI_FOLDER = "/sys/bus/pci/devices"
@@ -300,10 +300,10 @@ class Evidence(EvidenceFolder):
     def pci_functions(self) -> list[PciFunction]:
         """Return the functions on the PCI bus, from lspci or, on a node without lspci, from sysfs.
 
-        Raises HarnessError if the node has neither.
+        Raises HarnessError if the node has neither lspci nor sysfs.
         """
         functions = self._listed_functions()
-        # The link of a virtual function to its device. Evidence from earlier versions lacks these paths.
+        # A virtual function has a link `physfn` to its device. Evidence from earlier versions lacks the links.
         links = self.paths.seen(f"{PCI_FOLDER}/*/physfn") if self._has_paths else ()
         virtual = {PurePosixPath(path).parent.name for path in links}
         return [replace(each, is_virtual=each.address in virtual) for each in functions]
@@ -357,7 +357,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def cdi_device_nodes(self) -> Mapping[str, set[str]]:
-        """Return the device nodes that each CDI spec file gives to containers, by the file's path."""
+        """Return the device nodes that each CDI spec file injects into containers, by the file's path."""
         return {
             path: node_state.parse_cdi_device_nodes(text)
             for path, text in self._cdi_specs().items()
@@ -410,14 +410,14 @@ class Evidence(EvidenceFolder):
     def unit_states(self) -> Mapping[str, str]:
         """Return the active state of every unit that systemd has loaded.
 
-        systemd's list of units also contains names of units that do not exist; these are left out.
+        systemd's list of units also contains names of units that do not exist; these names are left out.
         """
         rows = node_state.parse_units(self._full_answer_of("units"))
         return {row[0]: row[2] for row in rows if row[1:3] != ["not-found", "inactive"]}
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return the units, if any, that `unit_commands` gathered, each under all its names."""
+        """Return each unit that `unit_commands` gathered, under all its names."""
         is_gathered = self._has_output_of(SHOWN_UNITS)
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
@@ -503,7 +503,7 @@ class Evidence(EvidenceFolder):
         return value
 
     def _refuse_stale_list(self, kernel: str) -> None:
-        """Raise HarnessError if the file of a module exists that modinfo did not find.
+        """Raise HarnessError if modinfo did not find a module whose file exists.
 
         modinfo and modprobe do not look at the folders, only at the list that depmod made.
         """

@@ -187,7 +187,7 @@ def unpack(
             for count in itertools.count(1):
                 bounded.begin_header()
                 member = archive.next()
-                # tarfile would keep every member in memory.
+                # Otherwise, tarfile would keep every member in memory.
                 archive.members = []  # type: ignore[attr-defined]
                 if member is None:
                     bounded.expect_end()
@@ -359,12 +359,12 @@ def machine_folders(folder: Path) -> list[Path]:
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder is a part of a machine's evidence, and not itself a machine."""
+    """Return whether a folder is a part of a machine's evidence, and not itself a machine's evidence."""
     return folder.name in _PARTS and not (folder / "host").is_dir()
 
 
 def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadInputError:
-    """Return the error for a `bundle`, opened as `folder`, that has several machines."""
+    """Return the error for a `bundle` with several machines; `folder` is the opened bundle."""
     names = ", ".join(f"'{path.relative_to(folder)}'" for path in found)
     how = (
         "name the folder of one machine"

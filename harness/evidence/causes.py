@@ -95,7 +95,7 @@ _HARMLESS = re.compile(
     r"Condition check resulted|RAS: Correctable|"
     # The kernel logs its command line, which contains `panic=-1`.
     r"command line:|panic=|"
-    # An emulated guest prints `tsc:`; a module that DKMS has built causes the other message.
+    # An emulated guest prints `tsc:`; a module that DKMS has built causes the message about verification.
     r"\btsc: |module verification failed|"
     # Containerd tries all its plugins; until a cluster configures CNI, containerd reports an error.
     r"level=(debug|info|warning)|failed to load cni during init|"
@@ -150,7 +150,7 @@ CAUSES = (
     _cause(
         "kernel panic",
         r"Kernel panic - not syncing",
-        "read the lines above it in host/serial.log",
+        "read the lines above the panic in host/serial.log",
     ),
     _cause(
         "the root file system is not found",
@@ -174,11 +174,11 @@ CAUSES = (
         "the guest ran out of memory",
         r"(?<!cgroup )out of memory: kill(ed)? process|constraint=CONSTRAINT_NONE|"
         r"\bfork\b.*Cannot allocate memory",
-        "give the node more 'memory_mib', or find in commands/dmesg which process uses it",
+        "give the node more 'memory_mib', or find in commands/dmesg which process uses the memory",
     ),
     _cause(
         "dpkg is locked by another process",
-        # apt waits for the lock first, and says so.
+        # apt's message that it waits for the lock is no failure.
         r"^(?!.*(Waiting for cache lock|are you root)).*"
         r"(Could not get lock /var/lib/(dpkg|apt)|dpkg frontend lock|dpkg.* is another process using it)",
         "wait for apt's own services (unattended-upgrades, apt-daily) before installing",
@@ -188,18 +188,19 @@ CAUSES = (
         r"kernel headers for (kernel|target) .* (cannot|can't) be found|Your kernel headers for kernel|"
         r"Unable to find the kernel source tree|(fail(ed|ure)|unable) to (find|locate|install) (the )?(Linux )?kernel headers|"
         r"/lib/modules/[^/\s]+/(build|source)\W*: No such file or directory",
-        "install linux-headers of the running kernel, or boot a kernel that has them",
+        "install linux-headers of the running kernel, or boot a kernel whose headers are installed",
     ),
     _cause(
         "the guest's clock is wrong",
         r"certificate is not yet valid|has expired or is not yet valid: current time \S+ is before|"
         r"Release file .* is not valid yet|not valid yet \(invalid for another",
-        "compare `date` in the machine with the host's; look at the machine's time service",
+        "compare the output of `date` in the machine and on the host; check the machine's time service",
     ),
     _cause(
         "a certificate has expired, or the guest's clock is ahead",
         r"certificate has expired(?! or is not yet valid: current time \S+ is before)",
-        "compare `date` in the machine with the host's, and with the end date of the server's certificate",
+        "compare the output of `date` in the machine and on the host with the end date of the server's "
+        "certificate",
     ),
     _cause(
         "a name can't be resolved",
@@ -344,7 +345,7 @@ def _end_of_run(folder: Path) -> Iterator[str]:
 
 
 def _lock_holders(folder: Path, sentences: Sequence[str]) -> list[str]:
-    """For each locked file in `sentences`, return a sentence that names the process with the lock."""
+    """Return a sentence about each locked file in `sentences`; the sentence names the process with the lock."""
     listed = folder / "commands/locks"
     text = last_bytes(listed, _MOST_BYTES).decode(errors="replace") if listed.is_file() else ""
     found = []
@@ -455,7 +456,7 @@ def _first_cause(logs: _Logs) -> FoundCause | None:
 
 
 def _cause_of_driver(logs: _Logs) -> FoundCause | None:
-    """Return the GPU error that the driver logged, found by the table of the driver's messages."""
+    """Return the first GPU error that the table of the driver's messages finds in the logs, or None."""
     for name, lines in logs:
         for message in parse_messages("\n".join(lines)):
             if message.words is not None and message.words.name:
@@ -490,7 +491,7 @@ def _last_of_console(logs: _Logs) -> str | None:
 
 
 def _declared_log(folder: Path) -> Sequence[str]:
-    """Return a list with the pattern for the declared log, or an empty list if no log is declared."""
+    """Return a list with the pattern of the declared log, or an empty list if no log is declared."""
     with contextlib.suppress(HarnessError, OSError):
         log = Evidence(folder).provisioner.outcome.log
         return [] if log is None or log.path is None else [f"files{glob.escape(log.path)}"]

@@ -167,13 +167,13 @@ class EvidenceFolder:
         output = self.answer_of(name)
         if not output.strip():
             raise HarnessError(
-                f"The command '{name}' printed nothing on the node, so nothing is proved.",
+                f"The command '{name}' printed nothing on the node, so its output proves nothing.",
                 evidence=self.folder,
             )
         return output
 
     def _kernel_file(self, path: str) -> str:
-        """Return a file that every running kernel has; raises HarnessError if it is missing or truncated."""
+        """Return a file that every running kernel has; raises HarnessError if the file is missing or truncated."""
         self.refuse_cut(path)
         text = self.file(path)
         if text is None:

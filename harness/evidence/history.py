@@ -1,4 +1,4 @@
-"""The history of a node: the timestamps of its units, its journal, its packages; the parsers are pure.
+"""The history of a node: its journal, its packages, and the timestamps of its units.
 
 The history is gathered only from a machine whose test failed, since gathering the history takes
 longer than gathering the evidence for tests. The history has its own folder in the evidence.
@@ -29,13 +29,13 @@ JOURNAL = "journal-export"
 PACKED_JOURNAL = "journal.export.gz"
 PACKAGES = "packages"
 UPTIME = "/proc/uptime"
-#: The logs of DKMS's builds. The first line of a log says when the build started; the last write to
-#: the log shows when the build ended.
+#: The logs of DKMS's builds. The second line of a log says when the build started. The time of the last
+#: write to the log shows when the build ended.
 DKMS_LOGS = (
     "/var/lib/dkms/*/*/*/*/log/make.log",
     "/var/lib/dkms/*/*/build/make.log",
 )
-#: The limits of the gathered journal: how many of the latest entries, and their size before packing.
+#: The limits of the gathered journal: the number of the latest entries, and their unpacked size.
 JOURNAL_ENTRIES = 20_000
 JOURNAL_MIB = 16
 
@@ -64,7 +64,7 @@ class UnitTimes:
     active: str
     result: str
     after: frozenset[str]
-    """The units after which this unit starts, by `After=` of this unit or `Before=` of the other units."""
+    """The units after which this unit starts, by this unit's `After=` or by their own `Before=`."""
     started_s: float | None
     """When the unit left its inactive state; None if it has not been started."""
     ready_s: float | None
@@ -75,8 +75,7 @@ class UnitTimes:
 class JournalEntry:
     """An entry of the journal; `boot` is the id of the entry's boot; times are in seconds.
 
-    `fields` are the fields that this package uses; an entry of a journal may have other fields
-    too.
+    `fields` has only the fields that this package uses.
     """
 
     boot: str

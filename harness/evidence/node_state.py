@@ -70,7 +70,7 @@ _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+")
 _UNIT_COLUMNS = 3
 #: The load states of a unit that can't start, because systemd refuses its file.
 _REFUSED = ("bad-setting", "error")
-#: The sub-state of a unit that failed and that systemd starts again; `auto-restart-queued` since systemd 254.
+#: The sub-state of a failed unit that systemd starts again. systemd 254 adds `auto-restart-queued`.
 RESTARTING = "auto-restart"
 _MODULE = re.compile(r"(\S+) \d{1,20} (\d{1,20}|-) (\S+)")
 _STAT = re.compile(
@@ -323,7 +323,7 @@ def parse_cdi_devices(text: str) -> list[str] | None:
         version, kind = spec["cdiVersion"], spec["kind"]
         devices = spec.get("devices") or ()
         names = [device["name"] for device in devices]
-        # An alias makes a short text a huge list, whose text must not be made.
+        # A short text with aliases may be a huge list, so do not render a list.
         if any(name is None or isinstance(name, _COLLECTIONS) for name in names):
             return None
         has_edits = all(any(device["containerEdits"].values()) for device in devices)
@@ -408,7 +408,8 @@ def parse_refused_gpus(log: str) -> list[str]:
     """Return the device id of each GPU that the NVIDIA driver reported as not supported.
 
     The driver repeats its report, so each slot counts once. If the driver reports no id, the GPU's
-    name or slot is returned. For a legacy GPU, one line has the model and the next line the slot.
+    name or slot is returned. For a legacy GPU, the driver prints the model in one line and the slot in
+    the next line.
     """
     refused: dict[str, str] = {}
     model = ""
@@ -482,5 +483,5 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        # In a truncated line of a log, the quotes do not match.
+        # A truncated line of a log may have an unclosed quote.
         return text.split()

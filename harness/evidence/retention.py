@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: A file that is only in the evidence of machines whose test failed.
+#: A file that exists only in the evidence of a machine whose test failed.
 VERSIONS = "versions.json"
 _DAY_S = 86_400.0
 

@@ -62,7 +62,7 @@ _PASSED_OVER = frozenset(
         *("proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs", "sysfs", "tracefs"),
     }
 )
-#: Small file systems; the harness reads them with `find`.
+#: The types of small file systems, which the harness reads with `find`.
 _SMALL = frozenset({"devtmpfs", "tmpfs", "vfat"})
 #: The parts of /run that are read; other files in /run change often and do not outlive the boot.
 RUN_PARTS = (
@@ -320,7 +320,7 @@ def _nanoseconds(text: str) -> int:
 
 
 def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
-    """Note as unknown what find or stat could not read; an absent path has no state."""
+    """Record each path that find or stat could not read as unknown; an absent path is not recorded."""
     for line in result.stderr.splitlines():
         if _MAY_BE_ABSENT not in line:
             path, _, reason = line.removeprefix(prefix).rpartition(": ")
@@ -338,8 +338,7 @@ def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) 
 
     `run_ns` is the period from the node's start until now, by the node's clock. Files that were
     written in this period are read too, since this clock may be behind the time at which the image
-    was made.
-    Other files are read if tools are likely to write them again with the same content.
+    was made. Other files are read if tools are likely to write them again with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)
     first: list[tuple[int, str]] = []

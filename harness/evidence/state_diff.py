@@ -211,7 +211,7 @@ def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
 
 
 def _comparable(old: PathState, new: PathState) -> tuple[dict[str, str], dict[str, str]]:
-    """Return a path's attributes in both states; the digest is left out unless both states have one."""
+    """Return a path's attributes in both states; the digest is left out unless both states have a digest."""
     items = (old.to_item(), new.to_item())
     if old.sha256 is None or new.sha256 is None:
         for item in items:

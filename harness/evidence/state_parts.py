@@ -29,7 +29,7 @@ UNIT_FOLDERS = (
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
 )
-#: Device units only repeat device nodes and PCI functions.
+#: The suffix of units that are left out: device units only repeat device nodes and PCI functions.
 _NO_UNITS = (".device",)
 _UNIT_SUFFIXES = (
     *(".service", ".socket", ".target", ".mount", ".automount", ".swap", ".timer"),
@@ -207,7 +207,7 @@ def packages(text: str) -> Items:
 
 
 def libraries(text: str) -> Items:
-    """Parse `ldconfig -p`; a library for several processors or uses has several paths."""
+    """Parse `ldconfig -p`; a library for several architectures has several paths."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if " => " in line:

@@ -53,9 +53,9 @@ class ShownUnit:
     enablement: str
     """`enabled`, `disabled`, `masked`, …, or empty for a unit without a file."""
     started_us: int | None
-    """When the latest start began; None if there was none, or systemd has forgotten the time."""
+    """When the latest start began; None if the unit was never started, or systemd has forgotten the time."""
     ready_us: int | None
-    """When the unit last became active; None if it was never active, or systemd has forgotten the time."""
+    """When the unit last became active; None if the unit was never active, or systemd has forgotten the time."""
     commands: tuple[str, ...]
     """The command lines of `ExecStart=`, words separated by blanks."""
     aliases: tuple[str, ...] = ()

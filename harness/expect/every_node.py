@@ -151,7 +151,7 @@ def expectation_of(plugin: Plugin) -> NodeExpectation:
         return replace(found, name=plugin.name)
     if not callable(found) or isinstance(found, type):
         raise plugin.error(
-            f"a function that takes evidence is expected, but the entry point gives {found!r}"
+            f"a function that takes evidence is expected, but the entry point refers to {found!r}"
         )
     words = (inspect.getdoc(found) or plugin.name).splitlines()[0].rstrip(".")
 

@@ -68,7 +68,7 @@ def opener_of(plugin: Plugin) -> DriverOpener:
     found = plugin.load()
     if not callable(found):
         raise plugin.error(
-            f"a function that opens a VM driver is expected, but the entry point gives {found!r}"
+            f"a function that opens a VM driver is expected, but the entry point refers to {found!r}"
         )
     opener: DriverOpener = found
     return opener

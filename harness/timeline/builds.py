@@ -26,7 +26,7 @@ _DATES = (
 def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
     """Return the build in a log of DKMS; `ended` is the wall-clock time of the log's last write.
 
-    The result is None if the path belongs to another file, if the log has no date, or if the build
+    The result is None if the path is not a path of such a log, if the log has no date, or if the build
     was before the boots, such as a build in the image. Without `ended`, the build has no duration.
     """
     found, lines = _DKMS_LOG.fullmatch(path), log.splitlines()

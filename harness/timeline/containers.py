@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _CONNECTING = re.compile(r'msg="connecting to shim ([^"\s]+)"')
 _SHIM, _PATH = 'msg="starting signal loop"', re.compile(r"path=(\S+)")
 _GONE, _ID = ('msg="shim disconnected"', 'msg="shim reaped"'), re.compile(r"\bid=(\S+)")
-#: The message about a container of Kubernetes has the container's name and then its id.
+#: containerd's message about a container of Kubernetes has the container's name, then the container's id.
 _NAMED = "CreateContainer within sandbox "
 _NAME = re.compile(r"&ContainerMetadata\{Name:([^,{]+),")
 _NAMED_ID = re.compile(r'returns container id \\"([0-9a-f]+)\\"')

@@ -159,7 +159,7 @@ def read_timeline(folder: Path, *, title: str | None = None) -> Timeline:
 
 
 def _with_plain_words(spans: Iterable[Span]) -> Iterator[Span]:
-    # A unit may be the blocker of all others.
+    # A unit may be the blocker of all other units, so convert each name only once.
     plain = functools.cache(_plain)
     for span in spans:
         yield replace(
@@ -233,7 +233,7 @@ def _continued(reader: _Reader, boots: Boots) -> float | None:
         if event["name"] == "RESUME" and "at_s" in event:
             with contextlib.suppress(ValueError):
                 at_s = boots.at_wall(float(str(event["at_s"])))
-                # The guest's clock may be a little ahead of the host's.
+                # The guest's clock may be a little ahead of the host's clock.
                 return at_s if at_s is not None and at_s > _BOOT_S else None
     return None
 
@@ -272,7 +272,7 @@ def _end(reader: _Reader, boots: Boots) -> float:
 def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
     """Return the starts of units.
 
-    The starts in the last boot are from systemd's timestamps, starts in earlier boots from the journal.
+    Starts in the last boot are from systemd's timestamps. Starts in earlier boots are from the journal.
     """
     spans = [
         span
@@ -302,7 +302,7 @@ def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return the steps of provisioning, from the outcome or, if there is no outcome yet, from the events."""
+    """Return the steps of provisioning from the outcome, or from the events if there is no outcome yet."""
     evidence = reader.node
     try:
         steps, starts = evidence.steps or (), evidence.step_starts
@@ -350,7 +350,7 @@ def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _events(evidence: Evidence, boots: Boots) -> Iterator[Span]:
-    """Yield events with start and end, from declared fields or the fields of Azure's guest agent."""
+    """Yield the events that have a start and an end, in declared fields or in Azure's guest agent's fields."""
     declared = evidence.provisioner.outcome.events
     if declared is None:
         return
@@ -408,7 +408,7 @@ def _texts(evidence: Evidence, patterns: Sequence[str]) -> dict[str, str]:
 
 
 def _console(folder: Path) -> Sequence[Span]:
-    """Return when the serial console printed, for a machine that could not be read."""
+    """Return the periods in which the serial console printed, for a machine that could not be read."""
     spans: list[Span] = []
     began = last = None
     line = ""

@@ -77,7 +77,7 @@ def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
 
 
 def at_most(rows: list[Row]) -> list[Row]:
-    """Return the rows; if there are too many, keep some rows, and add a row that says so.
+    """Return all rows or, if there are too many, some rows and a row that says so.
 
     Gaps and rows with critical work are kept first, then the rows with the longest work.
     """

@@ -274,7 +274,7 @@ def test_fifo_in_place_of_a_data_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bicycle.yaml"
     os.mkfifo(file)
 
-    with pytest.raises(BadInputError, match="not a plain file"):
+    with pytest.raises(BadInputError, match="not a regular file"):
         read_data_file(file, _Bicycle)
 
 

@@ -58,10 +58,10 @@ _NO_FOLDERS = {
     "import sys; sys.exit('bye')": "it raises SystemExit on import (bye)",
     "raise RuntimeError": "it raises RuntimeError on import (RuntimeError())",
     "import absent": "it raises ModuleNotFoundError on import (No module named 'absent')",
-    "thing = '.'": "absolute path of a folder is expected, but the entry point gives '.'",
-    "thing = '/absent/folder'": "of a folder is expected, but the entry point gives '/abs",
-    "thing = 5": "absolute path of a folder is expected, but the entry point gives 5",
-    "import os as thing": "of a folder is expected, but the entry point gives <module 'os'",
+    "thing = '.'": "absolute path of a folder is expected, but the entry point refers to '.'",
+    "thing = '/absent/folder'": "of a folder is expected, but the entry point refers to '/abs",
+    "thing = 5": "absolute path of a folder is expected, but the entry point refers to 5",
+    "import os as thing": "of a folder is expected, but the entry point refers to <module 'os'",
 }
 
 

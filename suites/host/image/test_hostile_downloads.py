@@ -143,7 +143,7 @@ def test_interim_answers_are_skipped(download: Download, interim: bytes) -> None
 def test_interim_answers_without_end_end_the_request(download: Download, interim: bytes) -> None:
     download.fail_always(flood(b"", piece=b"HTTP/1.1 " + interim + b"\r\n\r\n"))
 
-    assert "more than 100 interim answers" in download.fail()
+    assert "more than 100 interim responses" in download.fail()
 
 
 @pytest.fixture

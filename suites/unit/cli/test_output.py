@@ -83,7 +83,7 @@ def test_long_error_that_can_not_be_saved_is_shortened_on_stderr(
 
     assert main(["doctor"]) == 2
 
-    assert "The whole text could not be kept." in capsys.readouterr().err
+    assert "The whole text could not be saved." in capsys.readouterr().err
 
 
 def test_error_of_the_operating_system_is_reported_in_a_sentence(

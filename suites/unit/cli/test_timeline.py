@@ -76,7 +76,7 @@ def test_timelines_of_machines_with_the_same_name_have_their_paths_as_titles() -
     ):
         both = [Timeline(title="node", end_s=1.0, spans=())] * 2
 
-        told = timeline._told_apart(both, [Path(each) for each in bundles])
+        told = timeline._titled_by_path(both, [Path(each) for each in bundles])
 
         assert [each.title for each in told] == titles, bundles
 

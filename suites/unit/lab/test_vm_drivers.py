@@ -69,6 +69,6 @@ def test_error_for_an_entry_point_that_is_not_a_function_shows_the_value_of_the_
 
     with pytest.raises(
         HarnessError,
-        match=r"^a function that opens a VM driver is expected, but the entry point gives 7$",
+        match=r"^a function that opens a VM driver is expected, but the entry point refers to 7$",
     ):
         opener_of(cast("Plugin", Seven()))

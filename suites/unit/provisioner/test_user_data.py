@@ -127,7 +127,7 @@ def test_user_data_that_is_not_a_plain_file_is_refused(project: Project) -> None
     """Opening a FIFO would wait for a writer."""
     os.mkfifo(project.folder / "pipe")
 
-    with pytest.raises(BadInputError, match=r"key 'user_data': .*not a plain file"):
+    with pytest.raises(BadInputError, match=r"key 'user_data': .*not a regular file"):
         project.read("schema: 1\nname: x\nrun: [x]\nuser_data: pipe\n")
 
 

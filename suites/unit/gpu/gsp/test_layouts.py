@@ -132,7 +132,7 @@ def test_release_file_that_is_not_a_plain_file_is_refused(tmp_path: Path) -> Non
     folder.mkdir()
 
     for path in (pipe, folder):
-        with pytest.raises(BadInputError, match=rf"^{path}: .*not a plain file"):
+        with pytest.raises(BadInputError, match=rf"^{path}: .*not a regular file"):
             read_release_file(path)
 
 
