@@ -12,7 +12,7 @@ from harness.artifact_cache.manifest import fact_of
 from harness.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _SOURCE = "kernel"
 _AR_MAGIC = b"!<arch>\ndebian-binary"
@@ -122,7 +122,7 @@ class KernelFiles:
         files = [("vmlinuz", self.vmlinuz), *self.module_files()]
         if self.initrd is not None:
             files.append(("initrd", self.initrd))
-        return _digest(iter(files))
+        return _digest(files)
 
 
 OwnKernel: TypeAlias = KernelPackages | KernelFiles
@@ -146,7 +146,7 @@ def _require_file(path: object, key: str) -> None:
         raise BadInputError(f"There is no file '{path}'.", source=_SOURCE, key=key)
 
 
-def _digest(files: Iterator[tuple[str, Path]]) -> str:
+def _digest(files: Iterable[tuple[str, Path]]) -> str:
     whole = hashlib.sha256()
     for name, path in files:
         if path.is_symlink():

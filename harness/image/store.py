@@ -321,8 +321,7 @@ class ImageStore:
 
         def fill_and_describe(staging: StagingFolder) -> None:
             log = self.cache.store.hidden_folder("logs") / f"{folder.name}.log"
-            log.unlink(missing_ok=True)
-            log.touch()
+            log.write_bytes(b"")
             begun = time.monotonic()
             manifest = fill(staging, log)
             IMAGE_FORMAT.write(staging.content, manifest)

@@ -74,8 +74,7 @@ def _copy(path: Path, to: Path) -> None:
             "would be kept; run one of the shards again.",
             source=str(path),
         )
-    content = read_report(path)
-    to.write_bytes(content)
+    to.write_bytes(read_report(path))
 
 
 def _properties(path: Path) -> Iterator[tuple[str, str]]:

@@ -123,10 +123,8 @@ def read_suite(path: Path) -> list[ET.Element]:
             word = element.get(key) or "0"
             if not form.fullmatch(word) or not 0 <= float(word) < _MOST_SECONDS:
                 raise BadInputError(
-                    (
-                        f"The file is not a JUnit report: '{key}' is {word[:40]!r}, but a number was "
-                        "expected."
-                    ),
+                    f"The file is not a JUnit report: '{key}' is {word[:40]!r}, but a number was "
+                    "expected.",
                     source=source,
                 )
     for suite in suites:

@@ -87,14 +87,13 @@ def _lines(
             f"{_plain(manifest.host)} |"
         )
     yield ""
-    again = [each for each in shards if each.manifest.start > 1]
-    for each in again:
-        times = each.manifest.start
-        yield (
-            f"Shard {each.name} was started {times} times: its job ended before the tests did, and ran "
-            "again. The results are from the last start."
-        )
-        yield ""
+    for each in shards:
+        if each.manifest.start > 1:
+            yield (
+                f"Shard {each.name} was started {each.manifest.start} times: its job ended before the "
+                "tests did, and ran again. The results are from the last start."
+            )
+            yield ""
     yield from _failures(failed)
     yield from _behaviours(cases)
 
@@ -121,12 +120,9 @@ def _failures(failed: Sequence[Case]) -> Iterator[str]:
 
 
 def _behaviours(cases: Sequence[Case]) -> Iterator[str]:
-    covered = {name for case in cases for name in case.behaviours}
+    covered = behaviours_of(cases)
     if covered:
-        held = behaviours_of(cases)
-        met = sum(
-            all(outcome == "passed" for outcome in tests.values()) for tests in held.values()
-        )
+        met = sum(set(tests.values()) == {"passed"} for tests in covered.values())
         yield f"Behaviours covered: {len(covered)}, of which {met} hold."
         yield ""
 

@@ -7,13 +7,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from harness.mutate.operators import Operator
 from harness.mutate.script import BLOCKS, Script, ancestors, statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tree_sitter import Node
+
+    from harness.mutate.operators import Operator
 
 #: Commands whose arguments the general operators do not change: special operators change these
 #: arguments, or the arguments do not affect the machine.
@@ -123,8 +124,3 @@ def name_of(script: Script, node: Node) -> str:
         body = node.child_by_field_name("body")
         return "" if body is None else name_of(script, body)
     return ""
-
-
-def span(script: Script, first: Node, last: Node) -> tuple[int, int]:
-    change = without(script, Operator.SHELL_OPTION, first, last)
-    return change.start, change.end

@@ -12,7 +12,6 @@ from harness.mutate.change import (
     Change,
     instead,
     is_statement,
-    span,
     test_around,
     without,
 )
@@ -130,8 +129,7 @@ def _fewer_arguments(script: Script, program: str, words: list[Node]) -> Iterato
         if text in _SHOWN_AS.get(program, ()) and _is_only_looked_for(script, word):
             continue
         yield without(script, Operator.ARGUMENT, word, word)
-        may_have_value = i + 1 < len(words) and is_option(text) and "=" not in text
-        if not may_have_value or is_known(program):
+        if i + 1 == len(words) or not _may_have_value(text) or is_known(program):
             continue
         if not is_option(texts[i + 1]) and texts[i + 1] not in _NOISE:
             yield without(script, Operator.ARGUMENT, word, words[i + 1])
@@ -157,7 +155,8 @@ def _other_order(script: Script, node: Node, program: str, words: list[Node]) ->
     plain = [
         (i, word)
         for i, word in enumerate(words)
-        if not is_option(script.of(word)) and (i == 0 or not _takes_value(script, words[i - 1]))
+        if not is_option(script.of(word))
+        and (i == 0 or not _may_have_value(script.of(words[i - 1])))
     ]
     for (i, one), (k, other) in itertools.pairwise(plain):
         first, second = script.of(one), script.of(other)
@@ -177,8 +176,8 @@ def _other_order(script: Script, node: Node, program: str, words: list[Node]) ->
         )
 
 
-def _takes_value(script: Script, word: Node) -> bool:
-    return is_option(script.of(word)) and "=" not in script.of(word)
+def _may_have_value(text: str) -> bool:
+    return is_option(text) and "=" not in text
 
 
 def _numbers(script: Script, node: Node, name: str, words: list[Node]) -> Iterator[Change]:
@@ -313,7 +312,7 @@ def _shell_options(script: Script, node: Node, words: list[Node]) -> Iterator[Ch
 def _fewer_options(script: Script, node: Node, words: list[Node], first: int, last: int) -> Change:
     if len(words) == last - first + 1:
         return instead(Operator.SHELL_OPTION, node, ":")
-    return Change(Operator.SHELL_OPTION, *span(script, words[first], words[last]), "", node)
+    return without(script, Operator.SHELL_OPTION, words[first], words[last]).at(node)
 
 
 def _exit_code(script: Script, node: Node, words: list[Node]) -> Iterator[Change]:

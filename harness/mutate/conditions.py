@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from harness.mutate.change import Change, instead, is_statement, span, test_around, without
+from harness.mutate.change import Change, instead, is_statement, test_around, without
 from harness.mutate.operators import Operator
 from harness.mutate.script import Script, ancestors, below, is_condition, statements
 from harness.mutate.words import anchors, glob, unquoted_words
@@ -157,7 +157,7 @@ def change_for(script: Script, node: Node) -> Iterator[Change]:
     words = node.children_by_field_name("value")
     if len(words) > 1:
         for word in words:
-            yield Change(Operator.LOOP, *span(script, word, word), "", node)
+            yield without(script, Operator.LOOP, word, word).at(node)
     for word in words:
         yield from glob(script, word, node)
     yield from unquoted_words(script, words, node)

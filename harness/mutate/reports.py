@@ -78,7 +78,7 @@ def _text_lines(report: Report) -> Iterator[str]:
             yield ""
     groups = by_function(report.results)
     names = [f"{script}: {visible_line(function)}" for script, function in groups]
-    width = max([len(name) for name in names] or [0])
+    width = max(map(len, names), default=0)
     titles = [outcome.value for outcome in COLUMNS]
     yield f"{'':{width}}  {'  '.join(titles)}"
     for name, results in zip(names, groups.values(), strict=True):
@@ -139,7 +139,7 @@ def _markdown_lines(report: Report) -> Iterator[str]:
         yield f"<details><summary>{name}:{result.mutant.line}: {result.mutant.operator.what}</summary>"
         yield ""
         text = "\n".join(diff_of(report, result).splitlines()[2:])
-        fence = "`" * (max([2, *(len(each) for each in _BACKTICKS.findall(text))]) + 1)
+        fence = "`" * (max(map(len, _BACKTICKS.findall(text)), default=2) + 1)
         yield f"{fence}diff\n{text}\n{fence}"
         yield ""
         yield f"Run by {', '.join(_code(test) for test in result.tests[:_SHOWN_TESTS])}"

@@ -310,7 +310,7 @@ class Script:
         """
         return any(
             self.function_of(use) == self.function_of(call)
-            and (use.start_byte > call.end_byte or _loop_around(call) is not None)
+            and (use.start_byte > call.end_byte or _is_in_loop(call))
             for call in self._calls_of(function)
             for use in self._uses[variable]
             if self.function_of(call) != function
@@ -380,13 +380,13 @@ def ancestors(node: Node) -> Iterator[Node]:
         above = above.parent
 
 
-def _loop_around(node: Node) -> Node | None:
+def _is_in_loop(node: Node) -> bool:
     for above in ancestors(node):
         if above.type in {"while_statement", "for_statement", "c_style_for_statement"}:
-            return above
+            return True
         if above.type == "function_definition":
-            return None
-    return None
+            return False
+    return False
 
 
 def below(node: Node, kind: str) -> Iterator[Node]:

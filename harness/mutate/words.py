@@ -6,7 +6,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from harness.mutate.change import FLIPPED, Change, instead, span, without
+from harness.mutate.change import FLIPPED, Change, instead, without
 from harness.mutate.operators import Operator
 from harness.mutate.script import Script, ancestors, below, redirects_of
 
@@ -57,12 +57,11 @@ def _is_one_word(script: Script, word: Node) -> bool:
     ]
     if any(c.type == "command_substitution" for c in inside):
         return True  # the output of a command for one argument hardly ever contains blanks
+    names = [script.of(n) for c in inside for n in below(c, "variable_name")]
     text = script.of(word)
     if "@" in text or "*" in text:
-        names = [script.of(n) for c in inside for n in below(c, "variable_name")]
         return bool(names) and all(script.is_plain(name) for name in names)
-    # A function's arguments and variables come from the script itself.
-    names = [script.of(n) for c in inside for n in below(c, "variable_name")]
+    # The script itself sets a function's arguments and variables.
     return not any(
         script.is_given(name) and not script.is_plain(name) and not name.isdigit()
         for name in names
@@ -139,7 +138,7 @@ def _fewer_elements(script: Script, array: Node, node: Node) -> Iterator[Change]
         yield instead(Operator.ASSIGNMENT, array, "()", node)
         return
     for element in elements:
-        yield Change(Operator.ASSIGNMENT, *span(script, element, element), "", node)
+        yield without(script, Operator.ASSIGNMENT, element, element).at(node)
 
 
 def change_expansion(script: Script, node: Node) -> Iterator[Change]:

@@ -181,8 +181,6 @@ class RegistryClient:
                     url, part, have, size=size, what=what, progress=progress, deadline=deadline
                 )
                 failure = "the connection ended early"
-            except StoreError:
-                raise
             except (
                 *(urllib.error.URLError, http.client.HTTPException),
                 *(ConnectionError, ssl.SSLError, TimeoutError),

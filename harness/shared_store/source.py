@@ -56,7 +56,6 @@ _INPUTS = {
     "image": "another image",
     "image_disk_sha256": "an image that was built again",
     "kernel": "another kernel",
-    "parent": "another checkpoint below it",
 }
 
 

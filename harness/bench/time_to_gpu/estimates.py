@@ -36,11 +36,11 @@ class Estimate:
         """Return whether there are enough samples to conclude anything from the interval."""
         return self.n >= FEWEST_FOR_CLAIM
 
-    def to_json(self, digits: int = 4) -> dict[str, float]:
+    def to_json(self) -> dict[str, float]:
         return {
-            "median": round(self.value, digits),
-            "interval_low": round(self.low, digits),
-            "interval_high": round(self.high, digits),
+            "median": round(self.value, 4),
+            "interval_low": round(self.low, 4),
+            "interval_high": round(self.high, 4),
             "n": self.n,
         }
 

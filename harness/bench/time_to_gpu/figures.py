@@ -117,7 +117,10 @@ class Saving:
 
     trim: Trim
     share: Estimate
-    is_claimed: bool
+
+    @property
+    def is_claimed(self) -> bool:
+        return self.share.is_claimable and self.share.low > 0
 
     def verdict(self) -> str:
         """Return the supported claim in one sentence."""
@@ -213,9 +216,7 @@ def _savings(benchmark: Benchmark) -> tuple[Saving, ...]:
         share = Estimate(
             value=1.0 - kept.value, low=1.0 - kept.high, high=1.0 - kept.low, n=kept.n
         )
-        found.append(
-            Saving(trim=trim, share=share, is_claimed=share.is_claimable and share.low > 0)
-        )
+        found.append(Saving(trim=trim, share=share))
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.bench.time_to_gpu.estimates import reached_confidence
 from harness.bench.time_to_gpu.figures import conclusions, interval, percent, to_document
 from harness.bench.time_to_gpu.plots import plots_of, render
-from harness.bench.time_to_gpu.samples import PAYLOADS, TRIMS
+from harness.bench.time_to_gpu.samples import PAYLOADS, TRIMS, Experiment
 from harness.errors import naming
 from harness.plots import DARK, LIGHT, picture
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from harness.bench.time_to_gpu.figures import Figures, ModeFigures
+    from harness.bench.time_to_gpu.figures import Figures
     from harness.bench.time_to_gpu.plots import Plot
 
 _EMULATED = (
@@ -151,7 +151,7 @@ def path_table(figures: Figures) -> Table:
             ", ".join(f"{name} {percent(part.value)}" for name, part in each.units.items())
             or "none",
         )
-        for each in _fresh(figures)
+        for each in figures.experiments.get(Experiment.SCALE_UP, ())
     ]
     return head, rows, frozenset({1, 2, 3})
 
@@ -177,10 +177,6 @@ def advice_table(figures: Figures, reference_s: float | None, ready_s: float) ->
         ]
         rows.append((each.mode.value, *cells, str(each.advice.n)))
     return head, rows, frozenset({1, 2, 3, 4})
-
-
-def _fresh(figures: Figures) -> Sequence[ModeFigures]:
-    return next(iter(figures.experiments.values()), ())
 
 
 def _conditions(figures: Figures) -> Iterator[tuple[str, str]]:
@@ -219,12 +215,9 @@ def _advice_note(figures: Figures) -> str:
         return ""
     advice = figures.advice[0].advice
     return (
-        "Times count from the moment at which the node is ready, in multiples of the median build at "
-        "boot (x); add the time until your cloud has a node ready. maxNodeProvisionTime is the worst "
-        "sample, the other times "
-        "are the "
-        f"{advice.quantile:.0%} quantile, "
-        f"each with a margin of {advice.margin:.0%}."
+        "Times begin when the node is ready, and are multiples of the median build at boot (x). Add the "
+        "time that your cloud needs to start a node. maxNodeProvisionTime is the worst sample, and each "
+        f"other time is the {advice.quantile:.0%} quantile; each has a margin of {advice.margin:.0%}."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it at run time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import pydantic
@@ -171,7 +171,7 @@ class Benchmark:
     conditions: Conditions
     samples: tuple[Sample, ...]
     teardowns: tuple[TeardownSample, ...] = ()
-    oracle: tuple[OracleResult, ...] = field(default=())
+    oracle: tuple[OracleResult, ...] = ()
 
     def waits(self, experiment: Experiment, variant: str) -> list[float]:
         """Return the waits in the order of measurement, or an empty list if there are no waits."""

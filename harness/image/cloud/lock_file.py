@@ -9,21 +9,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import pydantic
-from pydantic import AfterValidator
 
 from harness.datafile import read_data_file
 from harness.errors import BadInputError, HarnessError, RequirementError
-from harness.image.cloud.source import FORBID, Digest
+from harness.image.cloud.source import FORBID, Digest, DigestText
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.image.cloud.source import CloudImageRecipe
-
-
-def _digest(value: str) -> str:
-    Digest.parse(value)
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +28,7 @@ class Lock:
 
     schema: Literal[1] = 1
     file: str
-    digest: Annotated[str, AfterValidator(_digest)]
+    digest: DigestText
     signed_by: Annotated[str, pydantic.Field(pattern=r"^[0-9A-F]{40}$")] | None
     fetched: str
 

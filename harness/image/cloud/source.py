@@ -80,6 +80,7 @@ def _folder(value: str) -> str:
 
 
 NonEmpty = Annotated[str, pydantic.Field(min_length=1)]
+DigestText = Annotated[str, AfterValidator(_digest)]
 Input = Annotated[NonEmpty, AfterValidator(_inside)]
 _FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 FileName = Annotated[str, pydantic.Field(pattern=rf"^{_FILE_NAME}$")]
@@ -139,7 +140,7 @@ class CloudImageFile:
     """The name of the image's file in the folder: a qcow2 or raw disk, with any suffix."""
     sums: Sums | None = None
     signature: Signature | None = None
-    digest: Annotated[str, AfterValidator(_digest)] | None = None
+    digest: DigestText | None = None
     """Pins the image: `sha256:…` or `sha512:…`, as in the list of digests; required without `sums`."""
     driver: DriverImage | None = None
     firmware: FirmwareType = FirmwareType.BIOS
