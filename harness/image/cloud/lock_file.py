@@ -62,12 +62,12 @@ def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> 
     path = lock_path(recipe)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        temporary.write_text(
-            f"# The '{recipe.name}' that was fetched. Renew: harness image fetch --image "
-            f"{recipe.name} --update\n"
-            + "".join(f"{name}: {json.dumps(value)}\n" for name, value in asdict(lock).items())
-        )
         try:
+            temporary.write_text(
+                f"# The '{recipe.name}' that was fetched. Renew: harness image fetch --image "
+                f"{recipe.name} --update\n"
+                + "".join(f"{name}: {json.dumps(value)}\n" for name, value in asdict(lock).items())
+            )
             if renew:
                 temporary.rename(path)
             else:
