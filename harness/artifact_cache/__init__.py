@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 
 DISK = "disk.qcow2"
-"""The disk in a folder, if any; it is the backing file of the overlays in derived folders."""
+"""The name of a folder's disk, which is the backing file of the overlays in derived folders."""
 
 STAMP = "verified.json"
 """The file that records the inode data of the folder's files when their digests were verified."""
@@ -35,7 +35,7 @@ USED = "used"
 """The file that each process locks while it uses the folder; its mtime is the time of last use."""
 
 KEY_DIGITS = 16
-"""How many digits of a key the names of files and folders contain."""
+"""The number of digits of a key in the names of files and folders."""
 
 MIB = 1 << 20
 
@@ -50,7 +50,7 @@ class GoneError(DamagedError):
 
 @dataclass(frozen=True, kw_only=True)
 class FileFact:
-    """The size and the digest that a published file had."""
+    """The size in bytes and the digest of a file at the time of its publication."""
 
     size: int
     sha256: str

@@ -107,7 +107,7 @@ class ArtifactCache(Generic[M]):
         return [artifact for artifact in found if artifact is not None]
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every folder; return what `ls` returns, and the damage in each folder.
+        """Read every file of every folder; return the folders with the damage in each folder.
 
         Leave out folders that another process removes during the call.
         """

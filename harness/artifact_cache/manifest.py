@@ -44,7 +44,7 @@ M = TypeVar("M", bound=Manifest)
 
 
 def fact_of(path: Path) -> FileFact:
-    """Return a file's size and digest; hash holes as zeros, and do not read them."""
+    """Return a file's size and digest; hash holes as zeros without reading them."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as source:
         size = os.fstat(source.fileno()).st_size
@@ -120,7 +120,7 @@ class ManifestFormat(Generic[M]):
         return manifest
 
     def has_disk(self, manifest: M) -> bool:
-        """Return whether the folder of such a manifest must have a disk."""
+        """Return whether a folder with this manifest must have a disk."""
         del manifest
         return True
 

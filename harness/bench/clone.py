@@ -143,7 +143,7 @@ def _gpu_clone(lab: Lab, state: SavedState) -> float:
 
 
 def _private_mib(machine: LabMachine) -> float:
-    """Return the memory that the clone's process has written and shares with no other process."""
+    """Return the memory, in MiB, that only the clone's process uses and that it has written."""
     if machine.vm.pid is None:
         raise HarnessError(
             "The memory of a machine can be measured only if this host runs the machine, but "

@@ -26,7 +26,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The request that is repeated, and the requests that must precede it."""
+    """The request that is repeated, and the requests that are sent once before it."""
 
     before: tuple[bytes, ...]
     question: bytes

@@ -1,4 +1,4 @@
-"""Makes the command line by which benchmarks run the specs of shell code under pytest."""
+"""Makes the pytest command with which benchmarks run specs of shell code."""
 
 from __future__ import annotations
 

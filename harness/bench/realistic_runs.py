@@ -57,7 +57,7 @@ class RealisticBench:
 
     @property
     def overhead_ms(self) -> float:
-        """Return the CPU time of an example, without the time of the specs' own commands."""
+        """Return the CPU time of an example in ms, without the time of the specs' own commands."""
         return (self.cpu_s - self.external_cpu_s) * 1000 / EXAMPLES
 
 
@@ -107,7 +107,7 @@ def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | Non
 
 
 def repeat_under_load(runs: int) -> RepeatedRuns:
-    """Run the suite `runs` times with two workers, beside two processes with busy loops."""
+    """Run the suite `runs` times with two workers, while two other processes run busy loops."""
     check_commands()
     argv = pytest_argv("--shell-time=virtual", "-n", str(_JOBS), "-rA", "--show-capture=no")
     with _project() as folder, _busy_loops():

@@ -30,7 +30,7 @@ class ImageFetchError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class DriverImage:
-    """The container image with the GPU driver that a node image contains."""
+    """The container image that contains the GPU driver; a node image contains this container image."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
@@ -49,13 +49,13 @@ class DriverImage:
 
     @property
     def reference(self) -> str:
-        """Return the name under which containerd knows the image."""
+        """Return the image's name in containerd."""
         return f"{self.repository}:{self.tag}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A kernel that an image contains, and copies of its files beside the disk, for direct boot."""
+    """A kernel of an image, with copies of the kernel's files outside the disk for direct boot."""
 
     version: str
     vmlinuz: Path

@@ -86,11 +86,7 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoice:
-    """The kernels to install: `newest` is their number; `pattern` matches their packages' names.
-
-    `pattern` is an extended regular expression for the whole name of a `linux-image-…` package.
-    The packages are chosen from the archives when the image is built.
-    """
+    """The kernels to install; the build chooses their packages from the archives."""
 
     __pydantic_config__ = FORBID
 
@@ -104,10 +100,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Licence:
-    """A licence that a person has to accept before an image with such software is built.
-
-    `id` is the value of `--accept-licence`; `text` is the URL of the terms.
-    """
+    """A licence that a user has to accept before the harness builds an image with such software."""
 
     __pydantic_config__ = FORBID
 
@@ -166,7 +159,7 @@ class RecipeInput:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to build an image: its name, the recipe's folder and content, the trees and scripts."""
+    """A recipe to build an image: the image's name, the recipe's folder and content, and its inputs."""
 
     name: str
     folder: Path
@@ -236,7 +229,7 @@ class Catalogue:
     files: Mapping[str, Path]
     duplicates: Mapping[str, Path]
     errors: tuple[PluginError, ...] = ()
-    """For each installed package whose recipes can't be used, the error that says why."""
+    """The errors of installed packages whose recipes can't be used."""
 
     @property
     def entries(self) -> Mapping[str, Source]:

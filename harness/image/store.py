@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _OVERLAYS = "overlays"
 QEMU_IMG_S = 60.0
-"""The time limit to make an overlay of 200 kB, in seconds; only a disk that hangs takes longer."""
+"""The time limit in seconds for making an overlay of 200 kB; only a hanging disk takes longer."""
 
 
 #: The last line of the log of a successful build.
@@ -61,7 +61,7 @@ class BuildTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The facts, apart from the disk, about a node image that was made from a cloud image."""
+    """The kernels and the driver of a node image that was made from a cloud image."""
 
     kernels: Sequence[CloudImageKernel]
     driver: DriverImage | None
@@ -95,7 +95,7 @@ class ImageStore:
     def _builder(self) -> ImageBuilder:
         if self._given_builder is not None:
             return self._given_builder
-        # The import is inside the function, because few runs build images.
+        # Few runs build images, so other runs save the time of this import.
         from harness.image.build.builder import MmdebstrapBuilder  # noqa: PLC0415
 
         return MmdebstrapBuilder()
@@ -151,7 +151,7 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the image that `make` makes from `parent`, from the cache if possible.
+        """Return the image that `make` makes from `parent`; call `make` only if the cache lacks it.
 
         `make` gets the path of a new overlay on the parent's disk, runs a machine with the overlay and
         shuts the machine down cleanly; the overlay is then published. `key_parts` name everything on which
@@ -206,7 +206,7 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the node image that `make` makes from a cloud image, from the cache if possible.
+        """Return the node image that `make` makes from a cloud image, or the cached image.
 
         `make` gets a path, and writes a disk without a backing file to this path. `key_parts` lists
         all inputs on which the result depends, such as the cloud image's digest.
@@ -261,7 +261,7 @@ class ImageStore:
         return found
 
     def close(self) -> None:
-        """Release the images that this store returned; garbage collection keeps them until then."""
+        """Release the images that this store returned, so that garbage collection may remove them."""
         self.cache.close()
 
     def create_overlay(self, backing: Path, at: Path, *, size_gib: int | None = None) -> None:

@@ -197,7 +197,7 @@ def _key(name: str) -> str:
 
 
 def namesakes(tests: Sequence[str]) -> tuple[str, str] | None:
-    """Return two tests whose results a JUnit report does not tell apart, or None."""
+    """Return two tests that have the same name in a JUnit report, or None."""
     seen: dict[str, str] = {}
     for test in tests:
         other = seen.setdefault(_key(case_name(test)), test)

@@ -54,7 +54,8 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
     """Write the merged reports of the shards in `folders` to `to`.
 
     With `is_partial`, an incomplete set is merged too, and the summary says what is missing. The
-    coverage of shell code is reported for the scripts below `root`, wherever a shard had its checkout.
+    merged coverage of shell code has the paths of scripts below `root`, although each shard may have
+    its checkout in another folder.
 
     Raises BadInputError, before anything is written, if the set has gaps or overlaps, or if `to`
     contains other reports.

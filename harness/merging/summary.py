@@ -137,7 +137,7 @@ def behaviours_of(cases: Sequence[Case]) -> dict[str, dict[str, str]]:
 
 
 def _code(text: str) -> str:
-    """Return text as a code span, or as plain text if it could end the span or become a link."""
+    """Return text as a code span, or as plain text if the text could end the span or become a link."""
     line = visible_line(text)
     return _plain(line) if _NO_CODE.search(line) else f"`{line}`"
 

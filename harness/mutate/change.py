@@ -1,4 +1,4 @@
-"""Defines what a mutant is (a change of a script), and functions that help to find mutants."""
+"""Defines mutants, which are changes of a script, and functions that help to find mutants."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def instead(operator: Operator, node: Node, new: str, anchor: Node | None = None
 
 
 def without(script: Script, operator: Operator, first: Node, last: Node) -> Change:
-    """Return a change that removes nodes and the blanks before them."""
+    """Return a change that removes the text from `first` to `last`, and the blanks before it."""
     start = first.start_byte
     while script.text[start - 1 : start] in {b" ", b"\t"}:
         start -= 1

@@ -214,7 +214,7 @@ def _fields(script: Script, node: Node, name: str, words: list[Node]) -> Iterato
 
 
 def _other_mode(text: str) -> str:
-    """Return a mode that lets other users write or, if they already may, denies them access."""
+    """Return a mode that lets other users write, or that denies other users access if they may write."""
     mode = int(text, 8)
     other = mode | 0o022 if mode | 0o022 != mode else mode & ~0o077
     return f"{other:0{len(text)}o}"

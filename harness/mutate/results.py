@@ -37,7 +37,8 @@ class Outcome(Enum):
 class Reach:
     """The lines of each script that a test runs without a mutant, and the test's duration.
 
-    `read` lists the scripts that the test's process reads: any line of these may affect the test.
+    `read` lists the scripts that the test's process reads. Any line of such a script may affect the
+    test.
     """
 
     lines: dict[str, list[int]]

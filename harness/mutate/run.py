@@ -132,7 +132,7 @@ class _Run:
         tests: dict[str, str] = {test: digests[path] for test, path in told["tests"]}
         if not tests:
             raise BadInputError(
-                "No tests were collected; name some with --tests, and add --machines for tests on machines.",
+                "No tests were collected; name tests with --tests, and add --machines for tests on machines.",
                 source="--tests",
             )
         self.collecting = bool(told["read"])
@@ -156,7 +156,7 @@ class _Run:
         return str(found.relative_to(top)) if found.is_relative_to(top) else path
 
     def _digests_of_tests(self, paths: set[str]) -> dict[str, str]:
-        """For each test file, return a digest that also covers the other test files it names."""
+        """Return a digest of each test file together with the other test files that the file names."""
         texts = {path: Path(path).read_bytes() for path in sorted(paths)}
         own = {
             path: self.digests.get(self._inside(path)) or hashlib.sha256(text).hexdigest()

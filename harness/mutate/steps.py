@@ -1,4 +1,4 @@
-"""Leaves out steps, swaps them, puts them into the background, or removes them from a pipeline."""
+"""Plants defects in steps: a step is left out, swapped, backgrounded, or removed from a pipeline."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Worker:
 
     def can_read(self, script: Path) -> bool:
         """Return whether bash can parse the script; mutants with a syntax error are not tried."""
-        # With -n, bash runs no `shopt` of the script.
+        # With -n, bash does not run the script's own `shopt -s extglob`.
         argv = ["bash", "-O", "extglob", "-n", str(self.top / script)]
         return LocalRunner().run(argv, timeout_s=_READING_S).ok
 
@@ -204,7 +204,7 @@ class Worker:
         beside.replace(path)
 
     def close(self) -> None:
-        """End pytest; the copy stays."""
+        """End pytest, and keep the copy of the project."""
         link, self._link = self._link, None
         if link is not None:
             self._open.close()

@@ -288,7 +288,7 @@ def read_token(raw: bytes) -> str:
 
 
 def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return those annotations of a manifest that are texts, each shortened to one short line."""
+    """Return the annotations of a manifest that are texts, each shortened to one line."""
     notes = manifest.get("annotations")
     return {
         key: shortened(visible_line(value), _SHOWN_BYTES)

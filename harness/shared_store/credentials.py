@@ -86,8 +86,8 @@ class Authorizer:
     `get` fetches a URL with headers and returns the content; with a form as third argument, `get`
     posts the form. `get` raises OSError or ValueError if the request fails. `registry` is the
     registry's URL. The password is sent to the registry itself. A token service on another host
-    gets the password only if both the service and the registry have https URLs. The same holds for
-    the refresh token `identity`, which is sent only to a token service (RFC 6749, section 6).
+    gets the password only if both the service and the registry have https URLs. The refresh
+    token `identity` is sent only to a token service that may get the password (RFC 6749, section 6).
     """
 
     def __init__(

@@ -171,9 +171,9 @@ def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBud
 
 
 def unpack_rest(part: Path, to: Path, name: str, files: Collection[str]) -> None:
-    """Unpack the blob `part`, which contains all files except `files`, such as a bake's evidence.
+    """Unpack the blob `part` with the files that have no own blob, such as a bake's evidence.
 
-    Raises StoreError if an entry of the blob is not a plain file, or if a limit is exceeded.
+    `files` are the paths of the files that have their own blobs. Raises StoreError if an entry of the blob is not a plain file, or if a limit is exceeded.
     """
     try:
         with _ZipFile(part) as source, zipfile.ZipFile(source) as archive:

@@ -47,8 +47,8 @@ _PART_AGE_S = 7 * 86400.0
 _REPORT_S = 10.0
 _COMPARED = 5
 _WORDS_BYTES = 1000
-#: The words of a message for an artifact that was made with another value of an input, by the name
-#: of the input. Only inputs that may differ between hosts are listed.
+#: What messages call another value of an input, by the name of the input. Only inputs that may
+#: differ between hosts are listed.
 _INPUTS = {
     "qemu": "another QEMU or processor",
     "argv": "another machine (accelerator, CPU, memory or devices)",

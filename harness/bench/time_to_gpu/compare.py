@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from harness.bench.time_to_gpu.rank_test import RankTest
     from harness.bench.time_to_gpu.samples import Benchmark
 
-#: The p below which a change is significant: less than 5 %, since a comparison tests a dozen groups
-#: at once. With five samples in each run, a test can reach this p.
+#: A change is significant if its p is at most this value. The value is below the usual 5 %, since a
+#: comparison tests a dozen groups at once. A test of five samples in each run can reach this p.
 SIGNIFICANCE = 0.01
 #: The share by which a wait may grow; a larger growth is a regression.
 LIMIT = 0.10

@@ -121,7 +121,7 @@ def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment
         found.append(Segment(name=step.name, start_s=start, duration_s=stop - start))
         now = stop
     if now < ended and all(step.start_s is None for step in steps):
-        # The provisioner's own time may lie between any two steps.
+        # The provisioner may spend its own time between any two steps.
         gap += ended - now
         now = ended
     if gap > 0:
@@ -147,7 +147,7 @@ def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
 
 
 def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return for each unit the share of the wait after which the unit was ready; earlier units come first."""
+    """Return the share of the wait after which each unit was ready, the earliest unit first."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         for unit in sample.units if sample.wait_s > 0 else ():

@@ -20,7 +20,7 @@ _SEED = 20260801
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value with its interval; `n` is the number of samples, or of the smaller of two groups of samples."""
+    """A value with its interval; `n` is the number of samples, for a ratio in the smaller group."""
 
     value: float
     low: float
@@ -28,7 +28,7 @@ class Estimate:
     n: int
 
     def excludes(self, value: float) -> bool:
-        """Return whether the interval lies wholly on one side of a value."""
+        """Return whether the interval does not contain a value."""
         return self.low > value or self.high < value
 
     @property
@@ -72,7 +72,7 @@ def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
 
 
 def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return the factor between the second group and the first: the median of all ratios of pairs.
+    """Return the factor from the first group to the second: the median of the ratios of all pairs.
 
     The result is the Hodges-Lehmann shift on a logarithmic scale.
     """
@@ -90,7 +90,7 @@ def _estimate(
 ) -> Estimate:
     """Return a statistic with its percentile interval of a bootstrap.
 
-    The seed is fixed: the same samples give the same interval. Raises ValueError for an empty group.
+    The seed is fixed, so the interval of the same samples is always the same. Raises ValueError for an empty group.
     """
     if not all(groups):
         raise ValueError("There is no estimate without samples.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A published pair of times, in seconds, to compare with ratios."""
+    """A published pair of times in seconds, whose ratio is shown beside measured ratios."""
 
     experiment: Experiment
     mode: Mode
@@ -153,7 +153,7 @@ class Figures:
     """The time of the fast deregistration, divided by the time of `dkms remove --all`."""
     advice: tuple[ModeAdvice, ...]
     unit_s: float
-    """The median wait for a build at boot, in seconds. The advice gives other waits as multiples of it."""
+    """The median wait for a build at boot, in seconds. The times of the advice are multiples of it."""
 
     def mode(self, experiment: Experiment, mode: Mode) -> ModeFigures | None:
         return next(

@@ -27,7 +27,7 @@ class Task:
 
 @dataclass
 class Pace:
-    """Decides which tasks can still end in time, from the times of earlier tasks."""
+    """Predicts from the times of earlier tasks which tasks can still end in time."""
 
     until: float
     """The moment by which all tasks should have ended, by `time.monotonic`."""

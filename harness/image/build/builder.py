@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from harness.provisioning.command import Argv
 
 VERSION = 1
-"""Increase this number after a change by which the same recipe produces another image."""
+"""Increase this number after a code change that changes the image of an unchanged recipe."""
 
 SPACE_MIB = 4096
 """The disk space that a build needs for its root folder, raw disk and qcow2 at the same time."""
@@ -54,7 +54,7 @@ _WHAT = "image"
 NOISE = re.compile(
     r"running (special hook|--\S+-hook)|is now a symlink to|equal to the host's|signed-by"
 )
-"""Lines that mmdebstrap prints, but that do not show the progress of a build."""
+"""Matches lines of mmdebstrap's output that do not show the progress of a build."""
 
 SCRATCH = "scratch"
 """The folder in `work` for files whose owners are users of the build's namespace."""
@@ -75,7 +75,7 @@ class ImageBuilder(Protocol):
 
     @property
     def version(self) -> str:
-        """Return those inputs of an image's key that are not part of the recipe."""
+        """Return the builder's name and version, which are part of the key of each image."""
         ...
 
     def build(
@@ -95,7 +95,7 @@ class ImageBuilder(Protocol):
         ...
 
     def clean(self, work: Path) -> None:
-        """Remove the folder `work`, also after a build was killed."""
+        """Remove the folder `work` and any files that a killed build left there."""
         ...
 
 

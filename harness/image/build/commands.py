@@ -69,7 +69,7 @@ def builder_sources() -> list[Path]:
 def mmdebstrap_argv(
     recipe: Recipe, privilege: Privilege, *, root: Path, inputs: Path
 ) -> tuple[str, ...]:
-    """Return the mmdebstrap command that fills the folder `root`; its hooks run in their order."""
+    """Return the mmdebstrap command that fills the folder `root`."""
     content = recipe.file
     kernels = content.kernels
     script_environment = (
@@ -109,7 +109,7 @@ def mmdebstrap_argv(
 
 
 def _chroot_hook(argv: Argv, environment: Mapping[str, str] | None = None) -> str:
-    """Render a shell command, for a hook of mmdebstrap, that runs `argv` in the root file system."""
+    """Return a hook for mmdebstrap: a shell command that runs `argv` in the root file system."""
     assignments = [f"{name}={value}" for name, value in (environment or {}).items()]
     return f'chroot "$1" env {shlex.join([*assignments, *argv])}'
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 VERSION = 1
-"""Increase this number after a change by which the same cloud image produces other files."""
+"""Increase this number after a code change that changes the files derived from a cloud image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class DerivedStore:
         self.cache = ArtifactCache(folder, manifests=DERIVED_FORMAT, source=source)
 
     def close(self) -> None:
-        """Release the data that this store returned; garbage collection keeps the data until then."""
+        """Release the data that this store returned, so that garbage collection may remove the data."""
         self.cache.close()
 
     def kernels(
@@ -95,7 +95,7 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> tuple[CloudImageKernel, ...]:
-        """Return the kernels in an image's boot menu, the oldest first; extract them only once.
+        """Return the kernels in an image's boot menu, the oldest first; extract each kernel only once.
 
         Raises HarnessError if the boot menu can't be read, or if it lists no usable kernel.
         """
@@ -140,7 +140,7 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the image that `make` makes from `image`, from the cache if possible.
+        """Return the image that `make` makes from `image`; call `make` only if the cache lacks it.
 
         `make` gets a path, writes a disk without a backing file to this path, and may write other
         files beside the disk. `parts` lists all inputs, other than `image`, on which the result
@@ -201,9 +201,9 @@ class DerivedStore:
 
 
 def extract_kernels(extractor: Extractor, into: Path) -> dict[str, tuple[str, ...]]:
-    """Copy each kernel of the boot menu and its initrd to a folder of its version.
+    """Copy each kernel of the boot menu, with its initrd, to a folder named after its version.
 
-    Returns the kernels' command lines. A kernel whose initrd is missing is left out.
+    Leave out a kernel whose file or initrd is missing. Return the kernels' command lines by version.
     """
     system, boot = find_boot(extractor, extractor.partitions())
     menu = extractor.work / "grub.cfg"

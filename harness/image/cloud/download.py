@@ -226,7 +226,7 @@ class Downloader:
         total: int | None,
         deadline: Deadline,
     ) -> None:
-        """Copy the response's body until its end, or until it exceeds the announced size."""
+        """Copy the response's body; stop when the body exceeds the announced size."""
         meter = _Meter(sink.tell(), total, deadline.clock)
         most = DOWNLOAD_UNKNOWN_MIB.bytes if total is None else total
         with _connection_errors(url, self._patience.stall_s):

@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ListedImage:
-    """An image as the list of digests at one location describes it."""
+    """The entry of an image in the digest list at one location."""
 
     digest: Digest
     location: str
@@ -161,7 +161,7 @@ class Fetch:
 
 
 def _pinned(recipe: CloudImageRecipe) -> Digest:
-    """Return the pinned digest of an image without a list; the catalogue requires this digest."""
+    """Return the pinned digest of an image that has no digest list; the catalogue requires it."""
     if recipe.pinned is None:
         raise BadInputError(
             "A recipe without 'sums' needs this key to verify the file; add this key or 'sums'.",
@@ -172,7 +172,6 @@ def _pinned(recipe: CloudImageRecipe) -> Digest:
 
 
 def digest_file(path: Path, algorithm: Algorithm) -> Digest:
-    """Return the digest of a file."""
     digest = hashlib.new(algorithm.value)
     with path.open("rb") as source:
         while chunk := source.read(_CHUNK):

@@ -39,7 +39,10 @@ def lock_path(recipe: CloudImageRecipe) -> Path:
 
 
 def read_lock(recipe: CloudImageRecipe) -> Digest | None:
-    """Return the digest in an image's lock file, or None without a file; raises BadInputError."""
+    """Return the digest in an image's lock file, or None if the file is missing.
+
+    Raises BadInputError if the file is invalid, or is for another file of the publisher.
+    """
     path = lock_path(recipe)
     if not path.exists():
         return None
@@ -55,7 +58,7 @@ def read_lock(recipe: CloudImageRecipe) -> Digest | None:
 
 
 def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> None:
-    """Write the lock file if there is none, or replace it if `renew` is true.
+    """Write the lock file; replace an existing lock file only if `renew` is true.
 
     Raises HarnessError if another process has just locked the image to another digest.
     """

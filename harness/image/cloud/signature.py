@@ -82,7 +82,10 @@ def check_signature(
 
 
 def _signatures(status: str) -> Iterator[dict[str, str]]:
-    """Yield gpgv's status words for each signature, VALIDSIG with the primary key's fingerprint."""
+    """Yield gpgv's status words about each signature, each word with its last argument.
+
+    The last argument of VALIDSIG is the fingerprint of the primary key.
+    """
     # splitlines() is not used: it treats some Unicode characters that a signer's name may contain
     # as line ends.
     for part in f"\n{status}".split("\n[GNUPG:] NEWSIG")[1:]:
@@ -101,9 +104,10 @@ def _why(signatures: list[dict[str, str]]) -> str:
 
 
 def read_key(file: Path) -> bytes:
-    """Return public keys without their armor, as gpgv needs them; raises BadInputError.
+    """Return the public keys in a file without armor, which gpgv can't read; raises BadInputError.
 
-    A file may have several armored keys, with text between them; RFC 9580 made checksums optional.
+    A file may have several armored keys, and text between the keys. Checksums are optional since
+    RFC 9580.
     """
     try:
         content = file.read_bytes()

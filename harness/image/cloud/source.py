@@ -173,7 +173,7 @@ class CloudImageRecipe:
 
     @property
     def is_authenticated(self) -> bool:
-        """Return whether a signature or a pinned digest authenticates the image, not TLS alone."""
+        """Return whether a signature or a pinned digest authenticates the image, so TLS is not needed."""
         return self.file.signature is not None or self.file.digest is not None
 
     def locations(self, preferred: Sequence[str] = ()) -> Iterator[str]:
@@ -218,7 +218,7 @@ class LocalImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image file on this host, which is not copied; for a file without a recipe use `at`."""
+    """An image file on this host; the harness uses the file itself and makes no copy."""
 
     name: str
     path: Path

@@ -63,9 +63,9 @@ class CloudImageStore:
     ) -> CloudImage:
         """Return the recipe's image; fetch and verify the image if the cache has no valid copy.
 
-        The recipe's digest selects an image of the series; without a digest, the lock file selects
-        it. If there is neither, the current image in the publisher's list is fetched, and the lock
-        file is written. Raises ImageFetchError, RequirementError or BadInputError, and
+        The recipe's digest selects an image of the series. Without a digest, the lock file selects
+        the image. Without a lock file too, the current image in the publisher's list is fetched,
+        and the lock file is written. Raises ImageFetchError, RequirementError or BadInputError, and
         WaitTimeoutError at the deadline.
         """
         options = FetchOptions() if options is None else options
@@ -122,7 +122,7 @@ class CloudImageStore:
             return None
 
     def close(self) -> None:
-        """Release the images that this store returned; garbage collection keeps them until then."""
+        """Release the images that this store returned, so that garbage collection may remove them."""
         self.cache.close()
 
     def _folder_of(self, recipe: CloudImageRecipe, digest: Digest) -> Path:

@@ -34,7 +34,7 @@ _ROOT = 2
 _HAS_EXTENTS = 0x80000
 _EXTENTS_MAGIC = 0xF30A
 _XATTR_MAGIC = 0xEA020000
-#: The length of the longest extent that was written; a longer extent is allocated but unwritten.
+#: The largest length of a written extent; a larger value marks an allocated but unwritten extent.
 _LONGEST_WRITTEN = 32768
 _INLINE_TARGET = 60
 _LARGEST_BLOCK_LOG = 6
@@ -58,11 +58,11 @@ _INODE_EXTRA = struct.Struct("<HHII")
 
 
 class Ext4Error(Exception):
-    """The blocks are no ext4 file system that this module can read, or changed during the read."""
+    """The blocks are not a readable ext4 file system, or the blocks changed during the read."""
 
 
 class Inode(NamedTuple):
-    """The attributes of a file; the area `blocks` maps or contains the content."""
+    """The attributes of a file; `blocks` is the field i_block, which maps or contains the content."""
 
     number: int
     mode: int
@@ -276,7 +276,7 @@ def _parse_xattrs(content: bytes, at: int, values_at: int) -> dict[str, bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Blocks:
-    """Blocks by block number, and for each inode the numbers of its blocks, in order."""
+    """The contents of blocks by block number, and the block numbers of each inode, in order."""
 
     raw: Mapping[int, bytes]
     of_inode: Mapping[int, Sequence[int]]
@@ -340,7 +340,7 @@ def _parse_extents(node: bytes) -> tuple[list[range], list[int]]:
 
 
 def _read_blocks(read: ReadRanges, block: int, numbers: Iterable[int]) -> dict[int, bytes]:
-    """Read blocks; neighbouring blocks are read as one range."""
+    """Read blocks; read neighbouring blocks as one range."""
     ordered = sorted(numbers)
     runs: list[list[int]] = []
     for _, run in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
@@ -381,7 +381,7 @@ def _walk(
 
 
 def _parse_folder(block: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the entries in a folder's block; an entry without an inode, as in an index, is skipped."""
+    """Yield the entries in a folder's block; skip the entries without an inode, such as an index."""
     at = 0
     while at + 8 <= len(block):
         number, length, name_length = struct.unpack_from("<IHB", block, at)

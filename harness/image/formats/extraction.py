@@ -97,7 +97,7 @@ class FileSystem:
     extractor: Extractor
 
     def files(self, folder: str) -> Mapping[str, int]:
-        """Return the sizes of a folder's regular files, by name; no sizes if there is no such folder.
+        """Return the size in bytes of each regular file in a folder; a missing folder has no files.
 
         Names with special characters are left out, since names become part of debugfs requests.
         """
@@ -132,7 +132,7 @@ def find_boot(extractor: Extractor, partitions: Sequence[Partition]) -> tuple[Fi
     """
     for partition in partitions:
         system = extractor.partition(partition)
-        # A separate boot partition is mounted at /boot, so the folder is at its root.
+        # A separate boot partition is mounted at /boot, so its root has the folder `grub`.
         for folder in ("/boot", "/"):
             if "grub.cfg" in system.files(f"{folder.rstrip('/')}/grub"):
                 return system, folder.rstrip("/")

@@ -75,7 +75,7 @@ def virtual_bytes(path: Path) -> int:
 
 
 def why_unusable(path: Path) -> str | None:
-    """Return why a disk from another host is unusable or unsafe, or None if it can be used.
+    """Return why a disk from another host is unusable or unsafe, or None if the disk can be used.
 
     A raw file is accepted as a disk only if it has partitions, since any file could be a raw disk.
     A backing file or data file in a qcow2 header is refused, since QEMU would open any file of this
@@ -143,7 +143,7 @@ def backing_name(path: Path) -> str | None:
 
 
 def has_absolute_backing(path: Path) -> bool:
-    """Return whether a disk names its backing file by a path that is valid only on this host."""
+    """Return whether the name of a disk's backing file is an absolute path."""
     name = backing_name(path)
     return name is not None and name.startswith("/")
 
