@@ -130,7 +130,7 @@ def test_published_folder_is_synced_after_its_files(
 
 
 def test_disk_space_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holes take no space, and neither does a file that another process removes meanwhile."""
+    """Holes take no space; a file that another process removes during the count is skipped."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/data").write_bytes(b"x" * (1 << 20))
     with (tmp_path / "hole").open("wb") as hole:

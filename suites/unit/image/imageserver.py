@@ -26,7 +26,7 @@ class ImageServer:
         self.faults: dict[str, list[Callable[[Handler], None]]] = {}
         self.requests: list[str] = []
         self.port = 0
-        #: The beginning of its validators; another host has other validators for the same content.
+        #: The beginning of this host's ETags; another host has other ETags for the same content.
         self.label = ""
 
     @property

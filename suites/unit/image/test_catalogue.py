@@ -387,7 +387,7 @@ def test_cloud_image_needs_a_digest_list_or_a_digest(tmp_path: Path) -> None:
     )
     assert (recipe.file.sums, recipe.is_authenticated) == (None, True)
 
-    # A signature is of the list.
+    # A signature signs the digest list, so a recipe with a signature needs the list.
     for more in ("", f"{digest}signature:{ENTRY.partition('signature:')[2]}"):
         with pytest.raises(
             BadInputError, match=r"key 'sums': This key, which names the publisher's list"

@@ -52,7 +52,7 @@ def test_image_is_built_once(cache: Cache) -> None:
     assert cache.ensure() == image
     assert cache.builder.builds == 1
     assert image.disk.read_bytes() == b"QFI\xfb build 1"
-    # Its kernels are sorted from old to new.
+    # The kernels of an image are sorted from old to new.
     assert [kernel.version for kernel in image.kernels] == list(KERNELS)
     assert image.newest_kernel.vmlinuz.read_text() == "kernel 6.1.0-56-cloud-amd64"
     assert image.other_kernel.initrd.read_text() == "initrd 6.1.0-55-cloud-amd64"
@@ -271,7 +271,7 @@ def test_derived_image_is_made_once_from_an_overlay_on_its_parent(cache: Cache) 
 
 
 def test_kernel_that_was_installed_in_a_derived_image_is_its_newest_kernel(cache: Cache) -> None:
-    """The new kernel replaces the parent's kernel of the same version; its other kernels stay."""
+    """The new kernel replaces the parent's kernel of the same version; the parent's others stay."""
     parent = cache.ensure()
     versions = [kernel.version for kernel in parent.kernels]
 
@@ -399,7 +399,7 @@ def test_node_image_of_a_cloud_image_keeps_its_kernels_and_their_command_lines(
         for name, file in (("vmlinuz", kernel.vmlinuz), ("initrd.img", kernel.initrd)):
             assert file.read_text() == f"{name} {version}"
             assert file.is_relative_to(image.folder)
-    # An image that is baked from it has the same kernels.
+    # An image that is derived from this node image has the same kernels.
     assert cache.derive(image, lambda _disk: None).kernels == image.kernels
 
 

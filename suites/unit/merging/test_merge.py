@@ -395,7 +395,7 @@ def test_coverage_of_a_script_in_two_checkouts_is_combined_under_one_path(tmp_pa
 
 
 def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
-    """This holds even if other paths lead to the reports."""
+    """The reports are protected even if symbolic links lead to their folder."""
     a_shard(tmp_path)
     for name in ("link", "other"):
         (tmp_path / name).symlink_to(tmp_path / "1")
@@ -497,10 +497,9 @@ def test_summary_begins_with_the_cause_of_most_failures() -> None:
 
     page = render_summary(shards, cases, [])
 
-    places = [page.index(f"### {each}.") for each in ("11 failed: Usual", "10 failed: Often")]
-    assert [*places, page.index("### 1 failed: Rare.")] == sorted(
-        [*places, page.index("### 1 failed: Rare.")]
-    )
+    causes = ("11 failed: Usual", "10 failed: Often", "1 failed: Rare")
+    places = [page.index(f"### {each}.") for each in causes]
+    assert places == sorted(places)
     assert (page.count("* `a::test_"), page.count("* `a::often_")) == (10, 10)
     assert re.findall(r"^\* and .*$", page, re.MULTILINE) == ["* and 1 more"]
     assert re.findall(r"Shard (\S+) was started (\d+) times", page) == [("2/2", "2")]
@@ -528,7 +527,7 @@ def test_summary_begins_with_the_cause_of_most_failures() -> None:
     ],
 )
 def test_text_of_a_guest_is_escaped_in_the_report_pages(text: str) -> None:
-    """This covers test names, host names, causes and messages. GitHub also links plain URLs."""
+    """The text is in test names, host names, causes and messages. GitHub also links plain URLs."""
     shard = shard_of(dataclasses.replace(a_record(), host=text))
 
     page = render_summary([shard], [a_failed_case(f"a::test[{text}]", text)], [text], [text])
@@ -563,7 +562,7 @@ def test_merged_junit_report_replaces_an_earlier_one_atomically_and_sums_all_sui
             ],
             path,
         )
-        assert earlier.read() == "earlier", "Who reads it meanwhile has all of the earlier one."
+        assert earlier.read() == "earlier", "A reader has the whole earlier report."
 
     root = ET.parse(path).getroot()  # noqa: S314 - our own
     sums = {"tests": "49", "failures": "11", "errors": "22", "skipped": "8", "time": "1.000"}

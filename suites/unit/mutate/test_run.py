@@ -261,7 +261,7 @@ def test_second_run_tries_only_tests_without_a_known_result(runs: Runs) -> None:
 
 
 def test_results_of_a_test_are_discarded_after_a_change_of_its_dependencies(runs: Runs) -> None:
-    """This applies to the lines that the test runs, and to its result for a defect in them."""
+    """The lines that the test runs and the test's result for a defect are both found anew."""
     changes: dict[str, Callable[[], object]] = {
         "the script": lambda: runs.scripts.update({_SCRIPT: f"{_TEXT}zulu\n"}),
         "a script that it runs": lambda: runs.scripts.update({_OTHER: "yankee\nzulu\n"}),

@@ -261,7 +261,7 @@ def test_any_url_has_a_valid_origin_or_is_refused(url: str) -> None:
 def test_any_headers_give_numbers_that_are_not_negative(value: str) -> None:
     headers = Message()
     for name in ("Content-Length", "Content-Range", "Retry-After"):
-        # Not by headers[name], which refuses lines that a server can send.
+        # `headers[name] = value` would refuse lines that a server can send.
         headers._headers.append((name, value))  # type: ignore[attr-defined]
 
     assert (length(headers) or 0) >= 0
@@ -319,7 +319,7 @@ def _written(part: Path, into: Path) -> None:
     try:
         unpack_rest(part, into, "x", {"disk.qcow2"})
     except OSError as error:
-        # A pull makes a StoreError of it.
+        # A pull reports this error as a StoreError.
         raise StoreError(str(error)) from error
 
 

@@ -41,7 +41,7 @@ BOTH = (a_layer("disk.qcow2"), a_layer("ram"))
     [
         BOTH,
         (*BOTH, a_layer("rest", media_type=REST_TYPE)),
-        # The title of the other files means nothing.
+        # The title of the layer with the other files means nothing.
         (*BOTH, a_layer("ram", media_type=REST_TYPE)),
         (a_layer("disk.qcow2", 10_000 + 10 + 1024), a_layer("ram", 1024)),
         (*BOTH, a_layer("rest", STORE_OTHER_MIB.bytes, REST_TYPE)),

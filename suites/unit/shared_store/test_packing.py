@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: What is read at once in these tests.
+#: The number of bytes that one read returns in these tests.
 CHUNK = 1 << 16
 NOISE = random.Random(1).randbytes(CHUNK + 100)  # noqa: S311 - no secret
 CONTENTS = {
@@ -44,13 +44,13 @@ def fact_of(content: bytes) -> FileFact:
 
 
 def a_folder(folder: Path) -> dict[str, bytes]:
-    """Make a published folder, and return its files, also those that are not in its manifest."""
+    """Make a published folder; return all its files, with the files that its manifest lacks."""
     files = {f"{number}/disk": content for number, content in enumerate(CONTENTS.values())}
     others = {"evidence/console.log": b"booted", "evidence/used": b""}
     for name, content in {**files, **others, "used": b"", "verified.json": b"{}"}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    # A link would push a file of this host.
+    # If the link was followed, a file of this host would be pushed.
     (folder / "evidence/link").symlink_to(folder / "0/disk")
     facts = {name: vars(fact_of(content)) for name, content in files.items()}
     (folder / "manifest.json").write_text(json.dumps({"files": facts}))
@@ -81,7 +81,7 @@ def test_packed_folder_is_unpacked_unchanged(tmp_path: Path) -> None:
     assert found == files
     assert {(into / each).stat().st_mode & 0o777 for each in files} == {0o600}
     assert list(work.iterdir()) == []
-    # Others that have these files have the same blobs.
+    # Another host with the same files makes the same blobs.
     assert [packed.digest for packed in pack(folder, work)] == digests
 
 
@@ -90,7 +90,7 @@ def test_packed_folder_is_unpacked_unchanged(tmp_path: Path) -> None:
 def test_blob_whose_content_differs_from_the_manifest_is_refused(
     tmp_path: Path, name: str, change: str
 ) -> None:
-    """Its size may be right, and its first bytes too."""
+    """The size and the first bytes of the wrong content may be right."""
     content = CONTENTS[name]
     folder = tmp_path / "x"
     folder.mkdir()

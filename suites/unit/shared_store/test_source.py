@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from suites.fakes.clock import FakeClock
 
 TAGS = ("baked-0123", "booted-0123", "booted-4567")
-#: What comes of a blob at once.
+#: The number of bytes of a blob that arrive in one step.
 STEP = 3000
 NOON = dt.datetime(2026, 8, 21, 12, tzinfo=dt.timezone.utc)
 
@@ -286,7 +286,7 @@ def test_report_mentions_the_inputs_in_which_a_stored_artifact_differs(
 
     assert [event.stage for event in events] == [Stage.CHECK]
     assert said in events[0].message
-    # Half of the time is left to make it.
+    # Half of the time is left for making the artifact.
     assert max(client.deadlines) <= 50
 
 
@@ -316,7 +316,7 @@ def test_pull_continues_and_reports_its_progress(
     fake_time: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bytes from an earlier pull count for the share but not for the speed."""
+    """Bytes from an earlier pull count for the percentage, but not for the speed."""
     times = SimpleNamespace(monotonic=fake_time.monotonic, time=time.time)
     monkeypatch.setattr(source_module, "time", times)
     client.contents = {name: os.urandom(100 * STEP) for name in ("sub/a", "b")}
@@ -329,7 +329,7 @@ def test_pull_continues_and_reports_its_progress(
     (parts / f"baked-01.{digits}").write_bytes(client.blobs[digest][: 50 * STEP])
     (parts / "old").mkdir()
     (parts / "new.0").touch()
-    # It may have been read since.
+    # An old folder is removed even if it was read a moment ago.
     os.utime(parts / "old", (time.time(), 1))
     # The 140th of some 150 steps comes after ten seconds.
     client.breaks = lambda: fake_time.sleep(10.0 / 139.5)
@@ -419,7 +419,7 @@ def test_pushed_folder_is_described_by_its_manifest(
     files = {"disk": {"size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}}
     own = json.dumps({"files": files, "facts": facts}).encode()
     (folder / MANIFEST).write_bytes(own)
-    # A push that was killed left it.
+    # A killed push left this folder.
     (client.work / "parts/push-0").mkdir(parents=True)
     (client.work / "parts").chmod(0o700)
 

@@ -1,4 +1,4 @@
-"""The lines of its log that are reported while a long build runs."""
+"""Which lines of a build's log are reported while the build runs."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_prebuilt_nvidia_module_is_removed_if_the_node_has_to_build_the_module()
 def test_script_for_the_registry_distance_is_added_to_the_nodes_files_and_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The node keeps its files, such as those for trims, and its early commands."""
+    """The node keeps its other files, such as the files for trims, and its other early commands."""
     registry = cast("Registry", SimpleNamespace(reachable=lambda request: request))
     monkeypatch.setattr(
         "harness.bench.time_to_gpu.nodes.bake_node", lambda _lab, **_words: an_image()

@@ -389,7 +389,7 @@ def test_build_that_goes_on_printing_may_take_longer_than_its_time_limit(attempt
 def test_version_of_the_builder_changes_with_each_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So images that another version of the builder made are not used."""
+    """After a change of the builder, images that the earlier builder made are not used."""
     files = [tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr("harness.image.build.builder.builder_sources", lambda: files)
     versions: set[str] = set()

@@ -24,7 +24,7 @@ class SmallExt4:
     next_block: int = _FIRST_DATA
 
     def __post_init__(self) -> None:
-        # The superblock is at byte 1024, whatever the size of the blocks.
+        # The superblock is at byte 1024, for every size of the blocks.
         for at, form, value in (
             (0, "<I", _IN_GROUP),
             (20, "<II", (1, 0)),
@@ -120,6 +120,6 @@ def extents(*blocks: int, depth: int = 0, length: int = 1) -> bytes:
 
 
 def xattr(index: int, name: bytes, value: bytes, *, at: int, value_inode: int = 0) -> bytes:
-    """Return an extended attribute whose value lies `at` bytes after the first entry."""
+    """Return an extended attribute whose value is `at` bytes after the first entry."""
     entry = struct.pack("<BBHIII", len(name), index, at, value_inode, len(value), 0) + name
     return entry.ljust(at, b"\0") + value

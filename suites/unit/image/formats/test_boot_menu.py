@@ -84,7 +84,7 @@ submenu 'Advanced options for Ubuntu' $menuentry_id_option 'gnulinux-advanced-5e
 
 
 def test_recovery_entries_are_left_out() -> None:
-    """This holds also for a kernel's only entry, but not for a word such as `singleuser`."""
+    """A kernel's only entry is left out too; an entry with the word `singleuser` is kept."""
     entry = "menuentry 'x' --id '{}' {{\n linux /boot/vmlinuz-{} root=1 {}\n}}\n"
     menu = "".join(
         entry.format(kernel, kernel, words)

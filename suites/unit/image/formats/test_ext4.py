@@ -223,14 +223,14 @@ def test_content_without_an_ext4_superblock_is_refused(disk: SmallExt4) -> None:
 
 
 def test_unknown_feature_is_refused(disk: SmallExt4) -> None:
-    """An example of such a feature is encrypted names."""
+    """Encrypted names are an example of an unknown feature."""
     disk.superblock(96, "<I", 0x102C2)
     with pytest.raises(Ext4Error, match=r"harness cannot read \(0x10000\)"):
         read_file_system(disk.read)
 
 
 def test_name_that_refers_to_an_unused_inode_is_refused(disk: SmallExt4) -> None:
-    """This happens if the file is deleted between the two reads."""
+    """A file may be deleted between the read of the inodes and the read of the names."""
     disk.inode(14, 0o100600, links=0)
     with pytest.raises(Ext4Error, match="refers to a missing part"):
         read_file_system(disk.read)
