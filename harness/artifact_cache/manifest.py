@@ -15,7 +15,7 @@ import pydantic
 from harness.artifact_cache import DISK, KEY_DIGITS, MANIFEST, STAMP, DamagedError, FileFact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from harness.artifact_cache import ParentPin
 
@@ -115,14 +115,15 @@ class ManifestFormat(Generic[M]):
                 f"The manifest '{path}' is malformed: {slip['msg']} at "
                 f"'{'.'.join(str(part) for part in slip['loc'])}'."
             ) from error
-        if self.has_disk(manifest) and DISK not in manifest.files:
-            raise self._damaged(f"The manifest '{path}' is malformed: 'files' lacks '{DISK}'.")
+        for name in self.required_files(manifest):
+            if name not in manifest.files:
+                raise self._damaged(f"The manifest '{path}' is malformed: 'files' lacks '{name}'.")
         return manifest
 
-    def has_disk(self, manifest: M) -> bool:
-        """Return whether a folder with this manifest must have a disk."""
+    def required_files(self, manifest: M) -> Sequence[str]:
+        """Return the files that a folder with this manifest must have; the disk by default."""
         del manifest
-        return True
+        return (DISK,)
 
     def check(self, folder: Path, key: str) -> M:
         """Return a folder's manifest; raise the `damaged` error if the folder fails a check.

@@ -14,7 +14,13 @@ from harness.image import DriverImage, ImageDamagedError
 from harness.image.formats.qcow2 import is_qcow2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+
+def kernel_files(version: str) -> tuple[str, str]:
+    """Return the paths of a kernel and its initrd in an image's folder."""
+    return f"kernels/{version}/vmlinuz", f"kernels/{version}/initrd.img"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,20 @@ class CloudImageManifest:
 
 class _ImageFormat(ManifestFormat[Manifest]):
     """The format of built images, whose disks are qcow2."""
+
+    @override
+    def required_files(self, manifest: Manifest) -> Sequence[str]:
+        """Return the disk and the files of all kernels that are not a parent's kernels."""
+        kernels = (kernel_files(version) for version in manifest.kernels)
+        return (
+            DISK,
+            *(
+                name
+                for files in kernels
+                if manifest.parent is None or files[0] in manifest.files
+                for name in files
+            ),
+        )
 
     @override
     def check_structure(self, folder: Path, manifest: Manifest) -> None:

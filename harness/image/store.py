@@ -21,7 +21,7 @@ from harness.foreign_files import last_bytes
 from harness.image import CloudImageKernel, Image, Kernel
 from harness.image.formats.kernel_versions import version_key
 from harness.image.formats.qcow2 import is_qcow2, make_relative
-from harness.image.manifest import IMAGE_FORMAT, Manifest
+from harness.image.manifest import IMAGE_FORMAT, Manifest, kernel_files
 from harness.progress import Progress, Stage, ignore_progress
 from harness.provisioning.command import LocalRunner
 
@@ -128,7 +128,7 @@ class ImageStore:
                 listener=listener,
                 deadline=deadline,
             )
-            kernels = [file for version in built.kernels for file in _kernel_files(version)]
+            kernels = [file for version in built.kernels for file in kernel_files(version)]
             return Manifest(
                 name=recipe.name,
                 key=key,
@@ -191,7 +191,7 @@ class ImageStore:
                 parent=pin,
                 files=facts_of(
                     staging.content,
-                    [DISK, *(file for version in own for file in _kernel_files(version))],
+                    [DISK, *(file for version in own for file in kernel_files(version))],
                 ),
             )
 
@@ -351,7 +351,7 @@ class ImageStore:
         parent = None if manifest.parent is None else self._open_parent(folder, manifest.parent)
         kernels = {} if parent is None else {kernel.version: kernel for kernel in parent.kernels}
         for version in manifest.kernels:
-            if parent is None or _kernel_files(version)[0] in manifest.files:
+            if parent is None or kernel_files(version)[0] in manifest.files:
                 # The image's own kernel comes last, and replaces the parent's kernel of the same
                 # version.
                 kernels.pop(version, None)
@@ -373,13 +373,8 @@ class ImageStore:
         return parent
 
 
-def _kernel_files(version: str) -> tuple[str, str]:
-    """Return the paths of a kernel and its initrd in an image's folder."""
-    return f"kernels/{version}/vmlinuz", f"kernels/{version}/initrd.img"
-
-
 def _kernel(folder: Path, manifest: Manifest, version: str) -> Kernel:
-    vmlinuz, initrd = (folder / file for file in _kernel_files(version))
+    vmlinuz, initrd = (folder / file for file in kernel_files(version))
     if version not in manifest.command_lines:
         return Kernel(version=version, vmlinuz=vmlinuz, initrd=initrd)
     return CloudImageKernel(

@@ -23,7 +23,7 @@ from harness.progress import Progress, Stage, ignore_progress
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from harness.artifact_cache import ArtifactSource, StagingFolder
@@ -58,11 +58,11 @@ class DerivedManifest:
 
 
 class _DerivedFormat(ManifestFormat[DerivedManifest]):
-    """The format of derived data; extracted kernels have no disk."""
+    """The format of derived data: extracted kernels, or a disk."""
 
     @override
-    def has_disk(self, manifest: DerivedManifest) -> bool:
-        return not manifest.kernels
+    def required_files(self, manifest: DerivedManifest) -> Sequence[str]:
+        return _kernel_files(manifest.kernels) or (DISK,)
 
 
 DERIVED_FORMAT = _DerivedFormat(
@@ -107,10 +107,7 @@ class DerivedStore:
                 disk=image.disk, work=staging.work, deadline=deadline, runner=self._runner
             )
             lines = extract_kernels(extractor, staging.content)
-            files = [
-                f"{version}/{name}" for version in lines for name in ("vmlinuz", "initrd.img")
-            ]
-            self._write(staging, image, key, lines, files)
+            self._write(staging, image, key, lines, _kernel_files(lines))
 
         def opened() -> tuple[CloudImageKernel, ...]:
             self.cache.use(folder)
@@ -185,7 +182,7 @@ class DerivedStore:
         image: CloudImage,
         key: str,
         kernels: Mapping[str, tuple[str, ...]],
-        files: list[str],
+        files: Iterable[str],
     ) -> None:
         DERIVED_FORMAT.write(
             staging.content,
@@ -227,6 +224,10 @@ def extract_kernels(extractor: Extractor, into: Path) -> dict[str, tuple[str, ..
             f"{found}. Boot the image by firmware."
         )
     return extracted
+
+
+def _kernel_files(versions: Iterable[str]) -> Sequence[str]:
+    return [f"{version}/{name}" for version in versions for name in ("vmlinuz", "initrd.img")]
 
 
 def _key(digest: str, parts: Mapping[str, str]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.artifact_cache import ParentPin
 from harness.artifact_cache.manifest import facts_of
 from harness.image import ImageDamagedError
 from harness.image.manifest import IMAGE_FORMAT, Manifest
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DISK = b"QFI\xfb the rest of a disk"
+KERNEL_FILES = ("kernels/6.1/vmlinuz", "kernels/6.1/initrd.img")
 
 
 @pytest.fixture
@@ -22,7 +25,8 @@ def manifest(tmp_path: Path) -> Manifest:
     """Return the manifest of the image published in `tmp_path`."""
     (tmp_path / "kernels/6.1").mkdir(parents=True)
     (tmp_path / "disk.qcow2").write_bytes(DISK)
-    (tmp_path / "kernels/6.1/vmlinuz").write_bytes(b"kernel")
+    for name in KERNEL_FILES:
+        (tmp_path / name).write_bytes(b"kernel")
     published = Manifest(
         name="node",
         key="k" * 64,
@@ -31,7 +35,7 @@ def manifest(tmp_path: Path) -> Manifest:
         kernels=("6.1",),
         packages={"systemd": "252.1"},
         driver=None,
-        files=facts_of(tmp_path, ["disk.qcow2", "kernels/6.1/vmlinuz"]),
+        files=facts_of(tmp_path, ["disk.qcow2", *KERNEL_FILES]),
     )
     IMAGE_FORMAT.write(tmp_path, published)
     return published
@@ -50,6 +54,32 @@ def test_malformed_or_missing_manifest_is_refused(tmp_path: Path) -> None:
             IMAGE_FORMAT.read(tmp_path)
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(ImageDamagedError, match="has no readable manifest"):
+        IMAGE_FORMAT.read(tmp_path)
+
+
+@pytest.mark.parametrize("kernel", ["6.2", "../../../other", "/boot"])
+def test_kernel_whose_files_the_manifest_does_not_list_is_refused(
+    tmp_path: Path, manifest: Manifest, kernel: str
+) -> None:
+    """A manifest from a shared store could name a kernel outside of the image's folder."""
+    IMAGE_FORMAT.write(tmp_path, replace(manifest, kernels=(kernel, "6.1")))
+
+    with pytest.raises(ImageDamagedError, match=f"'files' lacks 'kernels/{kernel}/vmlinuz'"):
+        IMAGE_FORMAT.read(tmp_path)
+
+
+def test_derived_image_needs_files_only_of_its_own_kernels(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    derived = replace(
+        manifest, kernels=("6.0", "6.1"), parent=ParentPin(folder="p", key="k", disk_sha256="0")
+    )
+    IMAGE_FORMAT.write(tmp_path, derived)
+    assert IMAGE_FORMAT.read(tmp_path) == derived
+    files = {name: fact for name, fact in derived.files.items() if "initrd" not in name}
+    IMAGE_FORMAT.write(tmp_path, replace(derived, files=files))
+
+    with pytest.raises(ImageDamagedError, match=r"'files' lacks 'kernels/6\.1/initrd\.img'"):
         IMAGE_FORMAT.read(tmp_path)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError
-from harness.image import CloudImage, DriverImage, FirmwareType
+from harness.image import CloudImage, DriverImage, FirmwareType, ImageDamagedError
 from harness.image.cloud import derived_images
-from harness.image.cloud.derived_images import DerivedStore
+from harness.image.cloud.derived_images import DERIVED_FORMAT, DerivedManifest, DerivedStore
 from harness.provisioning.wait import Deadline
 from suites.unit.image.cloud_image_folder import DIGEST, IMAGE, OTHER_IMAGE
 
@@ -110,6 +110,18 @@ def test_kernels_are_extracted_once(
         (kernel,) = store.kernels(image, deadline=Deadline.after(SOON))
         assert (kernel.vmlinuz.read_text(), kernel.command_line) == ("vmlinuz", ("ro",))
     assert len(made) == 1
+
+
+def test_extracted_kernel_whose_files_the_manifest_does_not_list_is_refused(
+    tmp_path: Path,
+) -> None:
+    manifest = DerivedManifest(
+        name="x", key="k", made_of="d", made="2026-08-21", kernels={"../other": ("ro",)}, files={}
+    )
+    DERIVED_FORMAT.write(tmp_path, manifest)
+
+    with pytest.raises(ImageDamagedError, match=r"'files' lacks '\.\./other/vmlinuz'"):
+        DERIVED_FORMAT.read(tmp_path)
 
 
 def test_bake_by_another_version_of_the_harness_is_made_again(
