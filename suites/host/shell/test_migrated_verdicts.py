@@ -25,56 +25,60 @@ _OUTCOMES = {
     "succeeded": "passed", "failed": "failed", "warned": "failed", "fixed": "failed",
     "pending": "xfail", "skipped": "skipped",
 }  # fmt: skip
+#: Mocks of a translated test are strict.
 _STRICT = {
-    "an unknown command",
+    "an unknown command has the status 127",
     "an error message of the shell has the line number of the spec",
     "the body does not see functions",
     "a mock sees no function or variable of the spec",
     "a path does not match other kinds",
 }
-_ROOT_OF_ITS_OWN = {
+#: Each translated test has its own throw-away root, in which all hooks run.
+_OWN_ROOT = {
     "AfterAll has run when its group is left",
     "a file of an earlier example of the group stays",
     "stderr of a group does not fail the example after the next",
     "hooks after a failed hook did not run",
     "hooks of the inner group run first after an example",
-    "after the inner group its hooks no longer run",
+    "hooks of the inner group do not run after the group",
     "AfterAll hooks have run from the inner group to the outer group",
     "of the outer one alone: outer",
     "BeforeAll and AfterAll have run only if their group had an example to run",
 }
-_NOT_TOLD = {
+#: The translation does not notice that a statement fails, or expands to no word or several words.
+_UNNOTICED = {
     "unset in call ends the example",
     "an unquoted variable that splits",
-    "Skip if, with a command that expands to nothing",
+    "Skip if with a command that expands to nothing does not skip",
     "plain statements after Skip still run",
     "stderr of a group fails a pending example",
     "Data from a function that fails",
     "Data through a filter that fails",
     "a hook after a pending example fails",
 }
-_OTHER_SHELL_AROUND = {
+#: The fixture `shell` evaluates the code, and not the shell of a spec.
+_OTHER_SHELL = {
     "local and return work",
-    "a trace is stderr of the evaluation",
-    "a trace shows how deep a command is",
-    "the shell shows its input during the evaluation only",
+    "a trace is part of stderr of the evaluation",
+    "a trace shows the nesting depth of a command",
+    "set -v shows input only during the evaluation",
     "on DEBUG, under call",
     "on ERR, under call",
     "on DEBUG and RETURN, under call, in code that fails",
-    "an earlier function mock with a comma in its name loses",
+    "Mock replaces an earlier function mock with a comma in its name",
     "a file whose last line does not end",
     "Dump shows the output and status of the evaluation",
-    "a path is not found",
+    "When run command does not accept a path",
     "a file that may not run",
-    "no When leaves output and status unset",
+    "output and status are unset without When",
 }
-_DIFFERENT = _STRICT | _ROOT_OF_ITS_OWN | _NOT_TOLD | _OTHER_SHELL_AROUND
-_GROUPS_APART = {
+_DIFFERENT = _STRICT | _OWN_ROOT | _UNNOTICED | _OTHER_SHELL
+#: In these groups, the fixture does not wait for a job, or uses a command that the spec redefines.
+_EXCLUDED_GROUPS = {
     "output of a process that outlives its evaluation",
     "output of a job that outlives its evaluation",
     "commands of the shell that a spec redefines",
 }
-"""Their jobs are not waited for, or the commands that they redefine are in use."""
 
 
 def _expected(case: Case) -> str:
@@ -102,6 +106,6 @@ def test_translated_example_has_the_verdict_in_its_name_or_is_marked_for_transla
         for case, (name, outcome) in zip(cases, seen.items(), strict=True)
         if name.partition("[")[0] not in marked
         and outcome != _expected(case)
-        and not _GROUPS_APART & {group.name for group in case.groups}
+        and not _EXCLUDED_GROUPS & {group.name for group in case.groups}
     }
     assert different == _DIFFERENT & {case.name.partition(": ")[2] for case in cases}

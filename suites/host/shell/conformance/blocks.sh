@@ -17,7 +17,7 @@ Describe 'groups'
   End
 
   ExampleGroup 'nested with ExampleGroup'
-    Specify 'succeeded: definitions are gone at End'
+    Specify 'succeeded: definitions of a group do not exist after its End'
       When call helper
       The output should equal outer
     End
@@ -34,7 +34,7 @@ Describe 'groups'
     The variable top should equal inside
   End
 
-  It 'succeeded: an example sees only what is above it'
+  It 'succeeded: an example sees only definitions above it'
     The variable later should be undefined
   End
   later=set
@@ -83,7 +83,7 @@ TEXT
     echo "shown: $(cat)"
     The value a should equal a
   End
-  It 'succeeded: errexit does not see a condition'
+  It 'succeeded: errexit ignores a failing condition'
     false || true
     if false; then :; fi
     The value a should equal a
@@ -113,21 +113,21 @@ Describe 'examples that a signal ends'
 End
 
 Describe 'marks'
-  It 'PENDING: an empty body is a Todo'
+  It 'PENDING: an example with an empty body is a Todo'
   End
-  It 'PENDING: a body of comments is a Todo'
+  It 'PENDING: an example with only comments is a Todo'
     #> Not yet implemented
   End
   Todo 'PENDING: Todo'
-  xIt 'SKIPPED: x skips'
+  xIt 'SKIPPED: xIt skips an example'
     The value a should equal b
   End
   xDescribe 'x skips a group'
-    It 'SKIPPED: an example in a group with x'
+    It 'SKIPPED: xDescribe skips the examples of its group'
       The value a should equal b
     End
   End
-  fIt 'succeeded: f is only focus'
+  fIt 'succeeded: fIt only focuses an example'
     The value a should equal a
   End
   It 'SKIPPED: Skip in an example'
@@ -144,12 +144,12 @@ Describe 'marks'
     Skip 'another'
     #> a reason
   End
-  It 'SKIPPED: Skip keeps When from running'
+  It 'SKIPPED: When does not run after Skip'
     Skip
     When call no_such_function
     The status should be success
   End
-  It 'FAILED: a failure before Skip counts'
+  It 'FAILED: a failure before Skip fails the example'
     The value a should equal b
     Skip 'too late'
   End
@@ -157,20 +157,20 @@ Describe 'marks'
     Skip if 'true is true' true
     The value a should equal b
   End
-  It 'succeeded: Skip if, with a reason alone'
+  It 'succeeded: Skip if with only a reason does not skip'
     Skip if 'true'
     The value a should equal a
   End
-  It 'succeeded: Skip if, with a command that expands to nothing'
+  It 'succeeded: Skip if with a command that expands to nothing does not skip'
     none=
     Skip if 'nothing is true' $none
     The value a should equal a
   End
-  It 'succeeded: Skip if not'
+  It 'succeeded: Skip if with a failing command does not skip'
     Skip if 'false is not true' false
     The value a should equal a
   End
-  It 'succeeded: the command of Skip if changes nothing here'
+  It 'succeeded: the command of Skip if changes no variable of the example'
     changes() {
       inside=1
       cd /
@@ -215,7 +215,7 @@ Describe 'marks'
       End
     End
   End
-  It 'FAILED: a failure before Pending counts'
+  It 'FAILED: a failure before Pending fails the example'
     The value a should equal b
     Pending 'too late'
   End
@@ -232,7 +232,7 @@ Describe 'marks'
       End
     End
   End
-  It 'FAILED: an abort under Pending'
+  It 'FAILED: an abort after Pending fails the example'
     Pending 'not done'
     false
   End
@@ -257,13 +257,13 @@ Describe 'hooks'
     BeforeAll 'false; true'
     BeforeEach 'false; true'
     AfterEach 'false; true'
-    It 'succeeded: only the last status counts'
+    It 'succeeded: only the last command of a hook decides its status'
       The value a should equal a
     End
   End
   Describe 'AfterEach fails'
     AfterEach 'false'
-    It 'FAILED: AfterEach fails after an example that holds'
+    It 'FAILED: a failing AfterEach fails an example whose expectations pass'
       The value a should equal a
     End
   End
@@ -296,7 +296,7 @@ Describe 'hooks'
   Describe 'AfterEach of an aborted example'
     rm -f "$SHELLSPEC_WORKDIR/log"
     AfterEach 'log after'
-    It 'FAILED: an aborted example has no AfterEach'
+    It 'FAILED: AfterEach does not run for an aborted example'
       false
     End
     It 'succeeded: AfterEach of an aborted example did not run'
@@ -476,7 +476,7 @@ End
 Describe 'Include of a name'
   echo 'named=$__SOURCED__' >named.sh
   Include named.sh
-  It 'succeeded: takes the file of the working directory'
+  It 'succeeded: Include of a name reads the file in the working directory'
     The variable named should equal named.sh
   End
 End
@@ -501,7 +501,7 @@ Describe 'Include'
   printf '%s\n' 'loaded="$__SOURCED__"' 'first=$1' '${__SOURCED__:+return}' 'ran=yes' \
     >"$SHELLSPEC_WORKDIR/library.sh"
   Include "$SHELLSPEC_WORKDIR/library.sh" argument
-  It 'succeeded: __SOURCED__ is the file, and stops the script'
+  It 'succeeded: __SOURCED__ contains the path of the file and ends the script early'
     The variable loaded should end with library.sh
     The variable first should equal argument
     The variable ran should be undefined

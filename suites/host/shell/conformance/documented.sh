@@ -32,7 +32,7 @@ Describe 'variables of the run'
       The variable SHELLSPEC_EXAMPLE_NO should equal 3
     End
   End
-  Todo 'PENDING: is numbered too'
+  Todo 'PENDING: a Todo has a number too'
   Describe 'rows'
     Parameters
       a 5
@@ -62,12 +62,12 @@ Describe 'results without an evaluation'
 End
 
 Describe 'examples without evaluation and expectation'
-  It 'PENDING: statements alone'
+  It 'PENDING: an example with only statements is pending'
     value=1
     : "$value"
   End
   Todo 'PENDING: Todo in a group'
-  It 'SKIPPED: Skip alone'
+  It 'SKIPPED: an example with only Skip is skipped'
     Skip 'not now'
   End
 End

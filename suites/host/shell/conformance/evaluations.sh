@@ -27,12 +27,12 @@ Describe 'When call'
     The status should equal 3
   End
 
-  It 'succeeded: words without meaning after When'
+  It 'succeeded: When ignores a filler word'
     When I call echo a
     The output should equal a
   End
 
-  It 'succeeded: more words without meaning after When'
+  It 'succeeded: When ignores several filler words'
     When the run command echo \
       a
     The output should equal a
@@ -85,7 +85,7 @@ Describe 'When call'
 End
 
 Describe 'When run'
-  It 'succeeded: exit is the status'
+  It 'succeeded: the argument of exit is the status'
     When run leave 7 # seven
     The status should equal 7
   End
@@ -98,7 +98,7 @@ Describe 'When run'
     The error should be present
   End
 
-  It 'succeeded: errexit turned on by the code ends it'
+  It 'succeeded: errexit that the code turns on ends the code'
     When run stops_at_false
     The status should be failure
     The output should equal ''
@@ -120,18 +120,18 @@ End
 Describe 'When run command'
   env() { echo function; }
 
-  It 'succeeded: a function of the name is ignored'
+  It 'succeeded: When run command ignores a function of the same name'
     When run command env -i echo real
     The output should equal real
   End
 
-  It 'succeeded: a path is not found'
+  It 'succeeded: When run command does not accept a path'
     When run command /bin/true
     The status should equal 127
     The error should be present
   End
 
-  It 'succeeded: an unknown command'
+  It 'succeeded: an unknown command has the status 127'
     When run command no-such-command-at-all
     The status should equal 127
     The error should be present
@@ -152,7 +152,7 @@ echo "ran with $1 ${BASH_VERSION:+in bash}"; exit 4' 755
     The status should equal 4
   End
 
-  It 'succeeded: a function mock is not seen'
+  It 'succeeded: a script does not see a function mock'
     hostname() { echo mocked; }
     write mocked.sh 'type -t hostname' 755
     When run script "$SHELLSPEC_WORKDIR/mocked.sh"
@@ -240,7 +240,7 @@ Describe 'rules'
     When call silent
   End
 
-  It 'succeeded: no When leaves output and status unset'
+  It 'succeeded: output and status are unset without When'
     The output should be undefined
     The status should be undefined
     The error should be undefined
@@ -251,12 +251,12 @@ Describe 'rules'
     The status should be success
   End
 
-  It 'succeeded: NUL bytes are lost'
+  It 'succeeded: NUL bytes are removed from output'
     When call printf 'a\0b'
     The output should equal ab
   End
 
-  It 'succeeded: a line may be continued'
+  It 'succeeded: a backslash continues the line of When'
     When call lib \
       a \
       3
@@ -266,7 +266,7 @@ Describe 'rules'
     The status should be failure
   End
 
-  It 'succeeded: arguments may hold anything' bash
+  It 'succeeded: arguments may contain any characters' bash
     When call printf '[%s]' 'a b' '' '*' "it's" $'new\nline'
     The output should equal "[a b][][*][it's][new
 line]"
@@ -294,18 +294,18 @@ Describe 'options that the code sets'
     When call sets -eo pipefail
     The output should equal last
   End
-  It 'succeeded: a trace is stderr of the evaluation'
+  It 'succeeded: a trace is part of stderr of the evaluation'
     When call sets -x
     The output should equal last
     The stderr should equal '+ echo last'
   End
-  It 'succeeded: a trace shows how deep a command is' bash
+  It 'succeeded: a trace shows the nesting depth of a command' bash
     deeper() { set -x; eval ':'; { set +x; } 2>/dev/null; }
     When call deeper
     The line 1 of stderr should equal '+ eval :'
     The line 2 of stderr should equal '++ :'
   End
-  It 'succeeded: lines of a diff are not changed like a trace'
+  It 'succeeded: lines of a diff are not mistaken for a trace'
     differ() { printf '%s\n' '--- a' '+++ b' '+ c' >&2; }
     When call differ
     The line 2 of stderr should equal '+++ b'
@@ -396,18 +396,18 @@ Describe 'Data'
   reads_path_of_stdin() { cat "$(readlink -f /dev/stdin)"; }
   Data 'text'
 
-  It 'succeeded: code that is called finds its stdin by a path'
+  It 'succeeded: called code can read its stdin by a path'
     When call reads_path_of_stdin
     The output should equal text
   End
 
-  It 'succeeded: code that is run finds its stdin by a path'
+  It 'succeeded: code under run can read its stdin by a path'
     When run reads_path_of_stdin
     The output should equal text
   End
 End
 
-It 'succeeded: the shell shows its input during the evaluation only' bash
+It 'succeeded: set -v shows input only during the evaluation' bash
   shows() { set -v; }
   When call shows
   The status should equal 0

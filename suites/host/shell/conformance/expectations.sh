@@ -33,7 +33,7 @@ gamma'
     The output should be defined
   End
 
-  It 'succeeded: line and word mean those of output without a subject'
+  It 'succeeded: line and word without a subject refer to output'
     When call text
     The line 1 should equal 'alpha beta'
     The word 3 should equal gamma
@@ -82,7 +82,7 @@ gamma'
     The variable should equal x
   End
 
-  It 'succeeded: words may come out of variables'
+  It 'succeeded: words of a sentence may be values of variables'
     subject=output
     When call text
     The "$subject" should start with alpha
@@ -104,7 +104,7 @@ Describe 'modifiers'
     The twentieth line of output should be undefined
   End
 
-  It 'succeeded: a blank line in the middle is set, one beyond the end is not'
+  It 'succeeded: a blank line in the middle is set, but a line beyond the end is not'
     When call text
     The line 2 of output should equal ''
     The line 4 of output should be undefined
@@ -135,7 +135,7 @@ two'
     The contents of file "$SHELLSPEC_WORKDIR/missing" should not include x
   End
 
-  It 'succeeded: contents are read when the expectation is reached'
+  It 'succeeded: contents are read when the expectation runs'
     echo early >"$SHELLSPEC_WORKDIR/moment"
     The contents of file "$SHELLSPEC_WORKDIR/moment" should equal early
     echo late >"$SHELLSPEC_WORKDIR/moment"
@@ -437,10 +437,10 @@ Describe 'path matchers'
   It 'FAILED: a value is the path of a directory and not of a file'
     The value full should be file
   End
-  It 'FAILED: be dir is absent'
+  It 'FAILED: be dir is not a matcher'
     The file full should be dir
   End
-  It 'FAILED: be exists is absent'
+  It 'FAILED: be exists is not a matcher'
     The file full should be exists
   End
 End
@@ -474,7 +474,7 @@ Describe 'satisfy'
     The result of function prints should satisfy from_stdin
     The contents of file /no/such should satisfy is_unset
   End
-  It 'succeeded: a function whose name no variable has' bash
+  It 'succeeded: satisfy accepts a function name that is not a variable name' bash
     from-stdin() { from_stdin; }
     The value abc should satisfy from-stdin
   End
@@ -539,7 +539,7 @@ Describe 'matchers of the spec itself'
     SHELLSPEC_SUBJECT=long
     The variable gone should not be longer than 2
   End
-  It 'FAILED: an argument that is no number'
+  It 'FAILED: an argument that is not a number'
     The value abc should not be longer than 4x
   End
   It 'FAILED: a custom matcher of several words'
@@ -548,16 +548,16 @@ Describe 'matchers of the spec itself'
   It 'FAILED: a custom matcher of several words with too many'
     The value abc should not be longer than 3 4
   End
-  It 'succeeded: a matcher by its other name'
+  It 'succeeded: an alias of a matcher works'
     The value abc should outgrow 2
   End
-  It 'succeeded: a subject by its other name'
+  It 'succeeded: an alias of a subject works'
     The text abc should equal abc
     The length of the text abc should equal 3
     The text text should not equal value
     The value text should equal text
   End
-  It 'FAILED: a subject by its other name'
+  It 'FAILED: an alias of a subject with another value'
     The text abc should equal abd
   End
 End
@@ -631,7 +631,7 @@ Describe 'subjects of the spec itself' bash
   It 'FAILED: a custom subject with another number of arguments'
     The upper should equal ABC
   End
-  It 'FAILED: a subject that nobody defined'
+  It 'FAILED: an undefined custom subject'
     The lower abc should equal abc
   End
 End

@@ -21,13 +21,13 @@ Describe 'code that exits'
     The output should equal bye
     The status should equal 5
   End
-  It 'succeeded: kill of itself under run' bash
+  It 'succeeded: code under run kills its own shell' bash
     dies() { kill -TERM "$BASHPID"; sleep 5; }
     When run dies
     The status should equal 143
     The stderr should include Terminated
   End
-  It 'succeeded: exec under run'
+  It 'succeeded: code under run replaces its shell by exec'
     replaces() { exec echo replaced; }
     When run replaces
     The output should equal replaced
@@ -62,7 +62,7 @@ Describe 'modes of the code'
     readonly mine=1
     The variable mine should be readonly
   End
-  It 'succeeded: a readonly variable is gone in the next example'
+  It 'succeeded: a readonly variable does not exist in the next example'
     mine=2
     The variable mine should equal 2
     The variable mine should not be readonly
@@ -107,7 +107,7 @@ Describe 'text'
 '
     The lines of output should equal 0
   End
-  It 'succeeded: words the language knows'
+  It 'succeeded: words of the spec language as values'
     When call prints 'should not equal of the End'
     The output should equal 'should not equal of the End'
   End
@@ -141,7 +141,7 @@ Describe 'jobs'
     The output should equal "one
 two"
   End
-  It 'succeeded: a select of odd redirections'
+  It 'succeeded: unusual redirections work'
     odd() { exec 7>&1; echo seven >&7; exec 7>&-; echo err >&2; { echo both; } 2>&1; }
     When call odd
     The output should equal "seven
@@ -180,7 +180,7 @@ there b "
     The stderr should equal loud
     The status should equal 2
   End
-  It 'succeeded: mocks in a subshell count by file'
+  It 'succeeded: mocks in a subshell can append their calls to a file'
     calls=$SHELLSPEC_WORKDIR/calls
     systemctl() { echo "$*" >>"$calls"; }
     works() { (systemctl stop x); $(systemctl start x); systemctl status x | cat; }
@@ -190,13 +190,13 @@ start x
 status x"
     rm -f "$calls"
   End
-  It 'succeeded: unset takes a mock away' bash
+  It 'succeeded: unset removes a mock' bash
     unset -f wget
     here() { declare -F wget >/dev/null && echo yes || echo no; }
     When call here
     The output should equal no
   End
-  It 'succeeded: the mock is back in the next example'
+  It 'succeeded: the mock exists again in the next example'
     When call wget
     The output should equal 'wget '
   End
@@ -260,7 +260,7 @@ Describe 'code in strict mode' bash
     The status should be failure
     The error should include 'failed'
   End
-  It 'succeeded: mocks get their words'
+  It 'succeeded: mocks get their arguments as separate words'
     names() { hostname a b; host-name; }
     When run names
     The output should equal "a b${SHELLSPEC_LF}[]"

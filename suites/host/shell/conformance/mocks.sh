@@ -157,16 +157,16 @@ Describe 'Mock'
     Mock curl
       echo inner
     End
-    It 'succeeded: inner replaces outer'
+    It 'succeeded: the inner Mock replaces the outer Mock'
       When call calls_curl
       The output should equal inner
     End
-    It 'succeeded: inner replaces outer for child processes too'
+    It 'succeeded: the inner Mock replaces the outer Mock for child processes too'
       When call calls_in_child
       The output should equal inner
     End
   End
-  It 'succeeded: after the inner group the outer mock is back'
+  It 'succeeded: the outer Mock works again after the inner group'
     When call calls_in_child
     The line 1 of output should start with 'curl 0'
     The status should equal 6
@@ -178,7 +178,7 @@ Describe 'Mock'
     When call calls_dashed install x
     The output should equal 'apt-get install x'
   End
-  It 'succeeded: the body sees exported variables only'
+  It 'succeeded: the body sees only exported variables'
     Mock shows
       echo "[$exported][$plain]"
     End
@@ -196,7 +196,7 @@ Describe 'Mock'
     When call shows
     The output should equal none
   End
-  It 'succeeded: an earlier function mock loses'
+  It 'succeeded: Mock replaces an earlier function mock'
     both() { echo function; }
     Mock both
       echo mock
@@ -204,7 +204,7 @@ Describe 'Mock'
     When call both
     The output should equal mock
   End
-  It 'succeeded: an earlier function mock with a comma in its name loses' bash
+  It 'succeeded: Mock replaces an earlier function mock with a comma in its name' bash
     never,there() { echo function; }
     Mock 'never,there'
       echo mock
@@ -231,7 +231,7 @@ Describe 'Mock'
     When call strict
     The output should equal '0 /etc'
   End
-  It 'succeeded: a later function mock wins'
+  It 'succeeded: a later function mock replaces a Mock'
     Mock both
       echo mock
     End
@@ -274,7 +274,7 @@ Describe 'Mock'
     When call reads
     The output should equal text
   End
-  It 'succeeded: a name known at run time only'
+  It 'succeeded: a Mock may have a name that is known only at run time'
     name=late
     Mock "$name"
       echo "late $1"
@@ -282,7 +282,7 @@ Describe 'Mock'
     When call bash -c 'late x'
     The output should equal 'late x'
   End
-  It 'succeeded: a mock that looks at its own name'
+  It 'succeeded: a mock can read its own name'
     Mock named
       basename "$0"
     End

@@ -26,11 +26,11 @@ Describe 'aliases'
       The file four should be character device
       The contents of file four should equal ''
     End
-    It 'succeeded: aliases of an earlier example are gone'
+    It 'succeeded: aliases of an earlier example no longer exist'
       The file four should not be exist
     End
   End
-  It 'succeeded: aliases of the inner group are gone after the group'
+  It 'succeeded: aliases of the inner group do not exist after the group'
     The path one should be directory
     The path three should be directory
   End
@@ -55,7 +55,7 @@ Describe 'options'
       The status should be failure
     End
   End
-  It 'succeeded: options of the inner group are gone after the group'
+  It 'succeeded: options of the inner group do not apply after the group'
     When run goes_on
     The output should equal ''
     The status should be failure
@@ -84,7 +84,7 @@ Describe 'hooks around the example'
       The output should end with 'each3 after4 after3 after2 after1 each1 each2 each3 '
     End
   End
-  It 'succeeded: after the inner group its hooks no longer run'
+  It 'succeeded: hooks of the inner group do not run after the group'
     When call read_log
     The output should end with 'each3 after4 after3 after2 after1 end3 each1 each2 '
   End
@@ -144,7 +144,7 @@ Describe 'hooks around the evaluation'
       The output should equal "b1${SHELLSPEC_LF}b2${SHELLSPEC_LF}b4${SHELLSPEC_LF}body${SHELLSPEC_LF}a4${SHELLSPEC_LF}a2${SHELLSPEC_LF}a1"
     End
   End
-  It 'succeeded: hooks of the inner group are gone after the group'
+  It 'succeeded: hooks of the inner group do not exist after the group'
     When call show body
     The lines of output should equal 5
   End
@@ -162,7 +162,7 @@ Describe 'points of a script'
       The output should equal inner
     End
   End
-  It 'succeeded: after the inner group the outer Intercept is back'
+  It 'succeeded: the outer Intercept applies again after the inner group'
     When run source "$SHELLSPEC_WORKDIR/points.sh"
     The output should equal outer
   End
@@ -183,7 +183,7 @@ Describe 'data'
       The output should equal own
     End
   End
-  It 'succeeded: after the inner group the outer Data is back'
+  It 'succeeded: the outer Data applies again after the inner group'
     When call reads
     The output should equal 'outer and long'
   End
@@ -212,12 +212,12 @@ Describe 'other names of subjects and matchers'
   shellspec_syntax_alias 'shellspec_subject_text' 'shellspec_subject_value'
   Describe 'inner'
     shellspec_syntax_alias 'shellspec_subject_text' 'shellspec_subject_variable'
-    It 'succeeded: another name in the inner group replaces the outer one'
+    It 'succeeded: an alias of the inner group replaces the outer alias'
       abc=content
       The text abc should equal content
     End
   End
-  It 'succeeded: after the inner group the outer meaning of the name is back'
+  It 'succeeded: the outer alias applies again after the inner group'
     The text abc should equal abc
   End
 End
@@ -236,10 +236,10 @@ Describe 'marks'
     End
     Describe 'with a Pending of its own'
       Pending 'inner'
-      It 'FIXED: all of it holds'
+      It 'FIXED: a pending example whose expectations pass'
         The value a should equal a
       End
-      It 'PENDING: an example that is skipped in turn'
+      It 'PENDING: a skipped example in a pending group'
         The value a should equal b
         Pending 'again'
       End

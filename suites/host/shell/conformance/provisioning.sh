@@ -26,14 +26,14 @@ write_product
 PRODUCT="$SHELLSPEC_WORKDIR/src/cse.sh"
 
 Describe 'heredocs'
-  It 'succeeded: heredoc ends the body'
+  It 'succeeded: a heredoc can end the body'
     When call cat "$PRODUCT"
     The output should include 'ERR_GPU=84'
     cat > "$SHELLSPEC_WORKDIR/last" <<'EOF'
 some text
 EOF
   End
-  It 'succeeded: heredoc of a mock ends the body of a function'
+  It 'succeeded: the heredoc of a mock can end the body of a function'
     curl() {
       cat <<EOF
 {"a": "$1"}
@@ -42,7 +42,7 @@ EOF
     When call curl b
     The output should equal '{"a": "b"}'
   End
-  It 'succeeded: comment ends the body'
+  It 'succeeded: a comment can end the body'
     When call true
     The status should be success
     # the end
