@@ -406,7 +406,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield Path(entry)
             else:
                 raise BadInputError(
-                    "It is not a file, folder or link, so an image can't contain it; remove it.",
+                    "This is not a file, folder or link, so an image can't contain it; remove it.",
                     source=entry.path,
                 )
 

@@ -59,9 +59,9 @@ def remarks(report: Report) -> Iterator[str]:
     if report.known_before:
         yield f"The outcome of {report.known_before} defects was known from an earlier run."
     if report.left_out:
-        yield f"{report.left_out} tests on machines were left out; --machines runs them, too."
+        yield f"{report.left_out} tests on machines were left out; run these tests too with --machines."
     for test, why in report.unfit.items():
-        yield f"'{visible_line(test)}' was left out: run alone and without a defect, {why}."
+        yield f"'{visible_line(test)}' was left out: without a defect, and without other tests, {why}."
 
 
 def render_text(report: Report) -> str:

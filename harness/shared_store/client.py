@@ -138,7 +138,7 @@ class RegistryClient:
             return None
         manifest = read_object(
             answer.body,
-            f"The store '{self.address}' has {what}, but it is no manifest of an artifact",
+            f"The store '{self.address}' sent a malformed answer to the request for {what}",
         )
         return manifest, f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from harness.bench.time_to_gpu.plots import Plot
 
 _EMULATED = (
-    "The processor was emulated (TCG). Seconds were measured on an emulated node and say nothing about a real "
-    "one: read the ratios. The network is not slowed down with the processor, so pulls weigh less "
-    "here than on a real node."
+    "The processor was emulated (TCG). Seconds of an emulated node say nothing about a real node: read the "
+    "ratios. Emulation slows down the processor but not the network, so pulls are a smaller share of the "
+    "wait than on a real node."
 )
 _STYLE = """
 :root { color-scheme: light dark; --text: #1b1b1b; --muted: #5c6066; --line: #d9d9d9; --page: #ffffff;

@@ -70,7 +70,7 @@ PAYLOADS: Mapping[Payload, str] = {
 TRIMS: Mapping[Trim, str] = {
     Trim.LOCAL_IMAGE: "a driver image that the node has is not pulled again",
     Trim.ASYNC_REMOVAL: "the removal of the driver image does not wait for containerd's collector",
-    Trim.DEFERRED: "DCGM and its exporter are enqueued, not waited for",
+    Trim.DEFERRED: "systemctl does not wait for the start of DCGM and its exporter",
 }
 
 

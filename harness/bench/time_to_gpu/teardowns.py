@@ -73,7 +73,7 @@ def judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
         pristine = node.state()
     samples, results = [], []
     for way in (FAST, DKMS_REMOVE):
-        progress(f"teardown and its oracle, {way}")
+        progress(f"teardown and comparison, {way}")
         with booted_node(fleet, _bare(fleet, fleet.baked)) as node:
             samples.append(_tear_down(node, way))
             results.append(_judge(way, pristine, node.state()))

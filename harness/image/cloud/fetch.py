@@ -77,8 +77,8 @@ class Fetch:
                 )
             is_replaced = True
             errors.append(
-                f"'{location}{content.file}' is now {listed.digest.short}, but {wanted.short} is "
-                "wanted; the publisher has replaced the image."
+                f"'{location}{content.file}' now has the digest {listed.digest.short}, but "
+                f"{wanted.short} is needed; the publisher has replaced the image."
             )
         if is_replaced:
             renewal = (
@@ -142,7 +142,7 @@ class Fetch:
                 continue
             if found != listed.digest:
                 problem = f"has the digest {found}, but " + (
-                    f"{listed.digest} was asked for"
+                    f"{listed.digest} is needed"
                     if self.recipe.file.sums is None
                     else f"its list has {listed.digest}"
                 )
@@ -154,7 +154,7 @@ class Fetch:
             self.progress.report(Stage.REFUSED, errors[-1])
             left = left[left.index(url) + 1 :]
         errors.append(
-            f"No location has the right image '{self.recipe.name}'; report that to its publisher, or "
+            f"No location has the right image '{self.recipe.name}'; report this to the publisher, or "
             "name another location with --mirror."
         )
         raise ImageFetchError("\n".join(errors))

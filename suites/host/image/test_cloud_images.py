@@ -631,7 +631,7 @@ def test_pinned_image_with_another_digest_is_refused(
 
     sentence = fetching.fail(is_renewal=is_renewal)
 
-    assert f"has the digest sha256:{DIGEST}, but sha256:{'0' * 64} was asked for" in sentence
+    assert f"has the digest sha256:{DIGEST}, but sha256:{'0' * 64} is needed" in sentence
     assert [*fetching.refused().values()] == [IMAGE]
 
 

@@ -200,7 +200,7 @@ def test_fifo_among_the_files_of_a_recipe_is_refused(tmp_path: Path) -> None:
     fifo = recipe.trees[0].path / "fifo"
     os.mkfifo(fifo)
 
-    with pytest.raises(BadInputError, match=f"^{fifo}: It is not a file, folder or link"):
+    with pytest.raises(BadInputError, match=f"^{fifo}: This is not a file, folder or link"):
         recipe.key(builder="one")
 
 
