@@ -236,8 +236,9 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
 
     Raises BadInputError, which names the missing or forbidden part of the URL.
     """
-    # The message must not quote a password, or a token in the query.
-    shown = re.sub(r"\?[^#]*", "?…", re.sub(r"//[^/]*@", "//…@", url))
+    # The message must not quote a password, in which `/`, `?` and `#` may be unescaped, or a token in
+    # the query.
+    shown = re.sub(r"\?[^#]*", "?…", re.sub(r"//.*@", "//…@", url))
 
     def refuse(sentence: str) -> BadInputError:
         return BadInputError(f"'{shown}' {sentence}", source="--image")
@@ -246,7 +247,8 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise refuse(f"is not a URL ({error}); give https://HOST/FILE#sha256=DIGEST.") from error
+        why = "" if "@" in url else f" ({error})"
+        raise refuse(f"is not a URL{why}; give https://HOST/FILE#sha256=DIGEST.") from error
     if parts.scheme != "https":
         other = "give the path of the file" if parts.scheme == "file" else "give an https URL"
         raise refuse(f"is a URL of {parts.scheme}; {other}.")
