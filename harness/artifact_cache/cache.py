@@ -134,7 +134,7 @@ class ArtifactCache(Generic[M]):
         ]
 
     def collect_to_limit(self, limit_mib: int) -> list[Removal]:
-        """Remove the least recently used folders until those that remain take at most `limit_mib`.
+        """Remove the least recently used folders until the other folders take at most `limit_mib`.
 
         A folder in use stays. A folder also stays if the disk of another folder needs it.
         """

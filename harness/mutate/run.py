@@ -169,7 +169,7 @@ class _Run:
         }
 
     def _digest_for(self, script: Path, digest: str, reach: Reach) -> str:
-        """Return a digest of a test's file and of the other scripts that the test reaches."""
+        """Return a digest of a test's file and of the scripts, except `script`, that the test reaches."""
         others = [
             f"{other} {hashlib.sha256(text).hexdigest()}"
             for other, text in self.texts.items()

@@ -227,7 +227,7 @@ def change_redirect(script: Script, node: Node) -> Iterator[Change]:
 
 
 def change_redirect_order(script: Script, statement: Node) -> Iterator[Change]:
-    """Swap `2>&1` and the redirection of stdout beside it: stderr then goes to the old stdout."""
+    """Swap `2>&1` and the redirection of stdout next to it, so that stderr stays the old stdout."""
     body = statement.child_by_field_name("body")
     is_used = script.has_used_output(body or statement)
     for one, other in itertools.pairwise(redirects_of(statement)):

@@ -49,7 +49,7 @@ _RELATIONS = re.compile(r';\s*rel\s*=\s*"?([^";]*)', re.IGNORECASE)
 #: for this host.
 OWN_FILES = frozenset({MANIFEST, STAMP, USED})
 _PATH_BYTES, _NAME_BYTES, _LEVELS = 1024, 255, 16
-#: By how much gzip may enlarge data that can't be compressed: by 1/1000 of the data, plus 1 KiB.
+#: The most bytes that gzip may add to data that it can't compress: 1/1000 of the data, plus 1 KiB.
 #: Real gzip adds only a header, and 5 bytes for each 16 KiB.
 _GZIP_SHARE, _GZIP_BYTES = 1000, 1 << 10
 _SHOWN_BYTES = 300
@@ -231,8 +231,7 @@ def check_layers(layers: Sequence[Layer], files: Mapping[str, FileFact], name: s
             raise StoreError(
                 f"The store's '{name}' has a layer of the unknown type '{layer.media_type}'."
             )
-        # The layer of the other files has a title that is not a path, even if the title equals a
-        # file's path.
+        # The title of the layer with the other files is no path, even if a file has an equal path.
         title = "" if layer.media_type == REST_TYPE else layer.title
         fact = files.get(title)
         if title and fact is None:

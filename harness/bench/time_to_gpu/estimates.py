@@ -46,7 +46,7 @@ class Estimate:
 
 
 def reached_confidence(n: int) -> float:
-    """Return the confidence that the median lies between the extremes of n samples: 1 - 2^(1-n).
+    """Return the confidence that the median is between the extremes of n samples: 1 - 2^(1-n).
 
     No interval between two samples has a higher confidence, since the extremes enclose all others.
     """

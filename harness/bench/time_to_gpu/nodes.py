@@ -226,7 +226,7 @@ class Fleet:
         return commands
 
     def can_reset(self, mode: Mode) -> bool:
-        """Return whether a policy reset is possible: only if the provisioner declares a teardown."""
+        """Return whether nodes of a mode can be reset, which needs a provisioner with a teardown."""
         if mode in {Mode.OWN, Mode.OWN_PREBAKED}:
             return self.own is not None and self.own.teardown is not None
         return mode is not Mode.OTHER_KERNEL

@@ -60,8 +60,8 @@ def write_report(
 ) -> Mapping[str, Path]:
     """Write all forms of the report into `folder`; return their paths by name.
 
-    `reference_s` is the time of a build at boot on a real node, if known. The report then also has
-    the advice in seconds, with `ready_s` added.
+    If `reference_s`, the time of a build at boot on a real node, is given, the report also has the
+    advice in seconds. These times include `ready_s`, the time until a new node is ready.
 
     Raises RequirementError if plots are wanted and matplotlib is missing.
     """

@@ -35,7 +35,7 @@ class Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_time_for(self, kind: str, now: float) -> bool:
-        """Return whether a task can end in time; for a new kind, the mean of the other kinds is assumed."""
+        """Return whether a task can end in time; a task of a new kind takes the mean of all known kinds."""
         with self._lock:
             mean = statistics.fmean(self._took_s.values()) if self._took_s else 0.0
             return now + self._took_s.get(kind, mean) <= self.until
