@@ -135,14 +135,6 @@ class Saving:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModeAdvice:
-    """Advice from one mode's samples, in multiples of the median build at boot."""
-
-    mode: Mode
-    advice: Advice
-
-
-@dataclass(frozen=True, kw_only=True)
 class Figures:
     """The content of a report."""
 
@@ -151,9 +143,8 @@ class Figures:
     savings: tuple[Saving, ...]
     teardown: Estimate | None
     """The time of the fast deregistration, divided by the time of `dkms remove --all`."""
-    advice: tuple[ModeAdvice, ...]
-    unit_s: float
-    """The median wait for a build at boot, in seconds. The times of the advice are multiples of it."""
+    advice: Mapping[Mode, Advice]
+    """Times as multiples of the median wait for a build at boot; empty if no build was measured."""
 
     def mode(self, experiment: Experiment, mode: Mode) -> ModeFigures | None:
         return next(
@@ -170,17 +161,19 @@ def figures_of(benchmark: Benchmark, *, q: float = QUANTILE, margin: float = MAR
         for experiment in (Experiment.SCALE_UP, Experiment.POLICY_RESET)
     }
     builds = benchmark.waits(Experiment.SCALE_UP, Mode.BUILD.value)
-    unit_s = median_of(builds).value if builds else 1.0
+    unit_s = median_of(builds).value if builds else None
     fast, slow = benchmark.teardown_times(FAST), benchmark.teardown_times(DKMS_REMOVE)
     return Figures(
         benchmark=benchmark,
         experiments={name: found for name, found in experiments.items() if found},
         savings=_savings(benchmark),
         teardown=ratio_of(fast, slow) if fast and slow else None,
-        advice=tuple(
-            _advice(each, unit_s, q, margin) for each in experiments[Experiment.SCALE_UP]
-        ),
-        unit_s=unit_s,
+        advice={}
+        if unit_s is None
+        else {
+            each.mode: advise([wait / unit_s for wait in each.waits], q=q, margin=margin)
+            for each in experiments[Experiment.SCALE_UP]
+        },
     )
 
 
@@ -220,11 +213,6 @@ def _savings(benchmark: Benchmark) -> tuple[Saving, ...]:
     return tuple(found)
 
 
-def _advice(figures: ModeFigures, unit_s: float, q: float, margin: float) -> ModeAdvice:
-    starts = [wait / unit_s for wait in figures.waits]
-    return ModeAdvice(mode=figures.mode, advice=advise(starts, q=q, margin=margin))
-
-
 def to_document(figures: Figures) -> dict[str, object]:
     """Return the document of `--json`: the figures, and all measurements, for a comparison."""
     scale_up = Experiment.SCALE_UP
@@ -257,7 +245,9 @@ def to_document(figures: Figures) -> dict[str, object]:
             }
             for each in figures.savings
         },
-        "advice": {each.mode.value: _advice_document(each) for each in figures.advice},
+        "advice": {
+            mode.value: _advice_document(advice) for mode, advice in figures.advice.items()
+        },
         "published": [
             {
                 "experiment": each.experiment.value,
@@ -286,8 +276,7 @@ def _mode_document(figures: ModeFigures) -> dict[str, object]:
     }
 
 
-def _advice_document(each: ModeAdvice) -> dict[str, object]:
-    advice = each.advice
+def _advice_document(advice: Advice) -> dict[str, object]:
     return {
         "unit": "medians of the build at boot",
         "maxNodeProvisionTime": round(advice.max_node_provision_time, 3),

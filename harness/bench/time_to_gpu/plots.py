@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.bench.time_to_gpu.samples import Experiment
+from harness.bench.time_to_gpu.samples import Experiment, Mode
 from harness.plots import COLOURS, render_figure
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ class Plot:
 
 
 def plots_of(figures: Figures) -> list[Plot]:
-    """Return the plots for which there are samples."""
-    modes = len(figures.experiments.get(Experiment.SCALE_UP, ()))
-    rows = sum(map(len, figures.experiments.values()))
+    """Return the plots for which there are samples; shares of a build's wait need a build."""
+    compared = _compared(figures)
+    modes = len(compared.get(Experiment.SCALE_UP, ()))
+    rows = sum(map(len, compared.values()))
     found = []
     if rows:
         found.append(
@@ -96,19 +97,21 @@ def _percent_axis(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
 
 
-def _rows(figures: Figures) -> list[tuple[Experiment, ModeFigures]]:
-    return [(name, each) for name, modes in figures.experiments.items() for each in modes]
+def _compared(figures: Figures) -> Mapping[Experiment, Sequence[ModeFigures]]:
+    """Return the modes of the experiments that measured the build at boot, the build first."""
+    return {
+        name: modes for name, modes in figures.experiments.items() if modes[0].mode is Mode.BUILD
+    }
 
 
 def _unit_of(figures: Figures, experiment: Experiment) -> float:
-    """Return the median of an experiment's build at boot or, without a build, of its first mode."""
-    modes = figures.experiments[experiment]
-    return next((each for each in modes if each.ratio is None), modes[0]).wait.value
+    """Return the median wait of an experiment's build at boot."""
+    return figures.experiments[experiment][0].wait.value
 
 
 def _draw_waits(figure: Any, figures: Figures) -> None:
     axes = figure.subplots()
-    rows = _rows(figures)
+    rows = [(name, each) for name, modes in _compared(figures).items() for each in modes]
     labels = []
     for place, (experiment, each) in enumerate(rows):
         unit = _unit_of(figures, experiment)

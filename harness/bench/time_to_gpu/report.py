@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.bench.time_to_gpu.estimates import reached_confidence
 from harness.bench.time_to_gpu.figures import conclusions, interval, percent, to_document
 from harness.bench.time_to_gpu.plots import plots_of, render
-from harness.bench.time_to_gpu.samples import PAYLOADS, TRIMS, Experiment
+from harness.bench.time_to_gpu.samples import PAYLOADS, TRIMS, Experiment, Mode
 from harness.errors import naming
 from harness.plots import DARK, LIGHT, picture
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from harness.bench.time_to_gpu.figures import Figures
+    from harness.bench.time_to_gpu.figures import Figures, ModeFigures
     from harness.bench.time_to_gpu.plots import Plot
 
 _EMULATED = (
@@ -97,7 +97,7 @@ def modes_table(figures: Figures) -> Table:
         (
             experiment.value,
             each.mode.value,
-            "1 (baseline)" if each.ratio is None else percent(each.ratio.value),
+            _ratio_cell(each),
             "" if each.ratio is None else interval(each.ratio),
             str(each.wait.n),
             ", ".join(
@@ -111,6 +111,12 @@ def modes_table(figures: Figures) -> Table:
         for each in modes
     ]
     return head, rows, frozenset({2, 3, 4, 6})
+
+
+def _ratio_cell(figures: ModeFigures) -> str:
+    if figures.ratio is not None:
+        return percent(figures.ratio.value)
+    return "1 (baseline)" if figures.mode is Mode.BUILD else "no build measured"
 
 
 def savings_table(figures: Figures) -> Table:
@@ -164,18 +170,14 @@ def advice_table(figures: Figures, reference_s: float | None, ready_s: float) ->
     in_seconds = reference_s is not None
     head = ("mode", "maxNodeProvisionTime", "unneededTime", "scaleDownDelayAfterAdd", "n")
     rows: list[tuple[str, ...]] = []
-    for each in figures.advice:
-        times = (
-            each.advice.max_node_provision_time,
-            each.advice.unneeded_time,
-            each.advice.delay_after_add,
-        )
+    for mode, advice in figures.advice.items():
+        times = (advice.max_node_provision_time, advice.unneeded_time, advice.delay_after_add)
         cells = [
             f"{time:.2f} x"
             + (f" = {ready_s + time * (reference_s or 0):.0f} s" if in_seconds else "")
             for time in times
         ]
-        rows.append((each.mode.value, *cells, str(each.advice.n)))
+        rows.append((mode.value, *cells, str(advice.n)))
     return head, rows, frozenset({1, 2, 3, 4})
 
 
@@ -211,9 +213,9 @@ def _conditions(figures: Figures) -> Iterator[tuple[str, str]]:
 
 
 def _advice_note(figures: Figures) -> str:
-    if not figures.advice:
+    advice = next(iter(figures.advice.values()), None)
+    if advice is None:
         return ""
-    advice = figures.advice[0].advice
     return (
         "Times begin when the node is ready, and are multiples of the median build at boot (x). Add the "
         "time that your cloud needs to start a node. maxNodeProvisionTime is the worst sample, and each "

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from harness.bench.time_to_gpu.figures import Figures, conclusions, figures_of, to_document
+from harness.bench.time_to_gpu.plots import plots_of
+from harness.bench.time_to_gpu.report import render_markdown
 from harness.bench.time_to_gpu.samples import Experiment, Mode, OracleResult, Trim
 from suites.unit.bench.time_to_gpu.benchmarks import BUILDS, PREBAKED, benchmark
 
@@ -53,9 +55,16 @@ def test_unmeasured_values_are_null_in_the_json_document() -> None:
     assert document["ratio_precompiled_near"] is None
     assert document["ratio_teardown"] is None
     assert document["savings"] == {}
-    assert (
-        figures_of(benchmark({(Experiment.SCALE_UP, Mode.PREBAKED.value): PREBAKED})).unit_s == 1.0
-    )
+
+
+def test_run_without_a_build_has_no_advice_in_multiples_of_the_build() -> None:
+    figures = figures_of(benchmark({(Experiment.SCALE_UP, Mode.PREBAKED.value): PREBAKED}))
+
+    assert to_document(figures)["advice"] == {}
+    assert plots_of(figures) == []
+    text = render_markdown(figures, reference_s=100.0)
+    assert "Advice" not in text
+    assert "| scale-up | prebaked | no build measured |" in text
 
 
 def test_compilation_share_is_the_compilation_time_divided_by_the_wait() -> None:
