@@ -146,7 +146,7 @@ def test_key_of_an_extending_recipe_depends_on_its_merged_content(tmp_path: Path
     assert extending.key(builder="one") == complete.key(builder="one") != other.key(builder="one")
 
 
-def test_recipe_that_extends_a_cloud_image_keeps_its_key_but_has_another_folder(
+def test_recipe_that_extends_a_cloud_image_has_its_own_folder_and_the_signing_key_of_the_base(
     tmp_path: Path, own: Path
 ) -> None:
     digest = f"sha256:{'0' * 64}"

@@ -265,7 +265,7 @@ def test_shard_whose_run_ended_early_is_a_problem(tmp_path: Path) -> None:
     assert "Shard 2/2 has no result of 1 of its 5 tests, such as 'a.py::test_5'" in problem
 
 
-def test_killed_shard_is_distinguished_from_a_folder_without_a_shard(tmp_path: Path) -> None:
+def test_killed_shard_and_folder_without_a_shard_are_different_problems(tmp_path: Path) -> None:
     a_shard(tmp_path, a_record(1, TESTS[:3], count=2))
     (tmp_path / "2/start-1").mkdir(parents=True)
     (tmp_path / "other").mkdir()

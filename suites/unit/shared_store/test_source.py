@@ -300,7 +300,7 @@ def test_deadline_of_a_pull_is_within_the_time_limit_for_the_registry(
     assert max(client.deadlines) <= 20
 
 
-def test_artifacts_of_other_programs_are_left_out(
+def test_report_of_a_missing_artifact_names_no_artifact_of_another_program(
     client: FakeClient, events: list[ProgressEvent]
 ) -> None:
     client.parts, client.kind = {"baked-02": {**ONE, "qemu": "8"}}, "other/type"

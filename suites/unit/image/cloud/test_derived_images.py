@@ -151,7 +151,7 @@ def test_bake_without_a_qcow2_is_refused(store: DerivedStore, image: CloudImage)
         bake(store, image, Baker(b"raw"))
 
 
-def test_bake_that_fails_leaves_nothing(store: DerivedStore, image: CloudImage) -> None:
+def test_bake_that_fails_publishes_no_image(store: DerivedStore, image: CloudImage) -> None:
     def fail(disk: Path) -> None:
         disk.write_bytes(IMAGE)
         raise HarnessError("The bake ended with 1.")
