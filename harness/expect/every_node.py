@@ -148,16 +148,17 @@ def expectation_of(plugin: Plugin) -> NodeExpectation:
     """Return the expectation that an entry point provides; raises PluginError if there is none."""
     found = plugin.load()
     if isinstance(found, NodeExpectation):
-        return replace(found, name=plugin.name)
-    if not callable(found) or isinstance(found, type):
+        words, check = found.words, found.judge
+    elif callable(found) and not isinstance(found, type):
+        words, check = (inspect.getdoc(found) or plugin.name).splitlines()[0].rstrip("."), found
+    else:
         raise plugin.error(
             f"a function that takes evidence is expected, but the entry point refers to {found!r}"
         )
-    words = (inspect.getdoc(found) or plugin.name).splitlines()[0].rstrip(".")
 
     def judge(evidence: Evidence) -> str:
         try:
-            answer = found(evidence)
+            answer = check(evidence)
         except (ExpectationError, HarnessError):
             raise
         except AssertionError as error:
@@ -166,6 +167,8 @@ def expectation_of(plugin: Plugin) -> NodeExpectation:
             raise plugin.error(f"it raises {error!r}") from error
         return answer if isinstance(answer, str) else f"As expected: {words}."
 
+    if isinstance(found, NodeExpectation):
+        return replace(found, name=plugin.name, judge=judge)
     return NodeExpectation(name=plugin.name, words=words, judge=judge)
 
 

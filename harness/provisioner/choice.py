@@ -58,7 +58,7 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
 
     The entry point's object is a `Provisioner`, a function without arguments that returns a
     `Provisioner`, or the absolute path of a provisioner's file. Raises PluginError for any other
-    object, or if the file is not valid.
+    object, if the function raises an exception, or if the file is not valid.
     """
     found = plugin.load()
     try:
@@ -68,6 +68,8 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
             found = found()
     except BadInputError as error:
         raise plugin.error(str(error).rstrip(".")) from error
+    except Exception as error:
+        raise plugin.error(f"it raises {error!r}") from error
     if not isinstance(found, Provisioner):
         raise plugin.error(
             "an entry point has to give a provisioner, a function that returns a provisioner, or the "

@@ -163,6 +163,7 @@ def says_so(evidence):
     return "Acme was seen."
 
 ready = NodeExpectation(name="x", words="acme is ready", judge=says_so)
+crashes_too = NodeExpectation(name="x", words="acme is ready", judge=crashes)
 not_a_function = "agent_runs"
 '''
 
@@ -171,6 +172,7 @@ def test_expectations_of_a_package_are_judged_with_the_other_expectations(site: 
     names = (
         "agent_runs",
         "crashes",
+        "crashes_too",
         "says_so",
         "ready",
         "not_a_function",
@@ -195,8 +197,10 @@ def test_expectations_of_a_package_are_judged_with_the_other_expectations(site: 
     )
     assert verdicts["acme-says_so"] == ("Acme has an X", VerdictState.MET, "Acme was seen.")
     assert verdicts["acme-ready"] == ("acme is ready", VerdictState.MET, "Acme was seen.")
-    assert verdicts["acme-crashes"][1] is VerdictState.UNKNOWN
-    assert "in 'acme 1.2' can't be used: it raises AttributeError" in verdicts["acme-crashes"][2]
+    for name in ("crashes", "crashes_too"):
+        _, state, sentence = verdicts[f"acme-{name}"]
+        assert state is VerdictState.UNKNOWN
+        assert "in 'acme 1.2' can't be used: it raises AttributeError" in sentence
     for name in ("not_a_function", "Kind"):
         assert verdicts[f"acme-{name}"][1] is VerdictState.UNKNOWN
         assert "a function that takes evidence is expected" in verdicts[f"acme-{name}"][2]
@@ -327,6 +331,8 @@ from harness.provisioner import Provisioner
 value = Provisioner(name="x", run=["/opt/acme/run"])
 def made():
     return value
+def crashes():
+    return value.no_such_attribute
 file = Path(__file__).with_name("provisioner.yaml")
 text = str(file)
 odd = 5
@@ -334,7 +340,7 @@ odd = 5
 
 
 def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
-    names = ("value", "made", "file", "text", "odd")
+    names = ("value", "made", "crashes", "file", "text", "odd")
     entries = "\n".join(f"acme-{name} = acme_plugin:{name}" for name in names)
     package = site.install("acme", {Group.PROVISIONERS: entries}, _PROVISIONERS)
     (package / "provisioner.yaml").write_text("schema: 1\nname: y\nrun: [/opt/acme/run]\n")
@@ -346,7 +352,9 @@ def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         PluginError, match=r"'acme-odd' .* has to give a provisioner.* entry point gives 5"
     ):
         choose_provisioner("acme-odd")
-    with pytest.raises(BadInputError, match=r"only 'acme-file', 'acme-made', 'acme-odd', '"):
+    with pytest.raises(PluginError, match=r"'acme-crashes' .* it raises AttributeError"):
+        choose_provisioner("acme-crashes")
+    with pytest.raises(BadInputError, match=r"only 'acme-crashes', 'acme-file', 'acme-made', '"):
         choose_provisioner("acme")
 
     (package / "provisioner.yaml").write_text("schema: 1\nname: y\nruns: [/opt/acme/run]\n")
