@@ -210,7 +210,10 @@ def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[Guest
         if not source.is_dir():
             yield _guest_file(target, source, mode)
             return
-        found = sorted(each for each in source.rglob("*") if not each.is_dir())
+        # `rglob` does not follow a link to a folder, so `_guest_file` refuses the link.
+        found = sorted(
+            each for each in source.rglob("*") if each.is_symlink() or not each.is_dir()
+        )
         if mode is not None or not found:
             raise BadInputError(
                 f"The folder '{source}' contains no file."

@@ -110,6 +110,11 @@ REFUSED = {
         change=lambda p: (p.folder / "nothing").mkdir(),
         message=":5: key 'files./opt/my/lib': The folder '{folder}/nothing' contains no file.",
     ),
+    "link to a folder in a folder": Refused(
+        change=lambda p: (p.folder / "lib" / "more").symlink_to("bin"),
+        message=":5: key 'files./opt/my/lib.source': The file '{folder}/lib/more' cannot be read (It is "
+        "not a regular file).",
+    ),
     "mode of a folder": Refused(
         text=whole("{source: lib/}", '{source: lib, mode: "0755"}'),
         message=":5: key 'files./opt/my/lib': '{folder}/lib' is a folder, whose files keep their own "
