@@ -11,9 +11,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.artifact_cache import KEY_DIGITS, MANIFEST, USED
+from harness.artifact_cache import DISK, KEY_DIGITS, MANIFEST, USED
 from harness.artifact_cache.disk_space import FULL
 from harness.errors import HarnessError
+from harness.image.formats.qcow2 import why_unsafe_in_a_cache
 from harness.lease import leased_folder, make_private_folder, sweep
 from harness.limits import STORE_SECONDS
 from harness.progress import Stage
@@ -162,6 +163,7 @@ class SharedCache:
             if rest is not None:
                 with _removed_if_refused(rest):
                     unpack_rest(rest, into, name, files)
+            self._require_safe_disk(into / DISK, name)
             (into / MANIFEST).write_bytes(own)
             (into / USED).touch()
         except OSError as error:
@@ -179,6 +181,17 @@ class SharedCache:
             # Two files with the same content share one blob, so `done` may list a blob twice.
             part.unlink(missing_ok=True)
         return True
+
+    def _require_safe_disk(self, disk: Path, name: str) -> None:
+        try:
+            reason = why_unsafe_in_a_cache(disk) if disk.exists() else None
+        except HarnessError as error:
+            reason = f"is damaged: {error}"
+        if reason is not None:
+            raise StoreError(
+                f"The disk of '{name}' in the store '{self.client.address}' {reason}, so QEMU would "
+                "open another file of this host; remove the artifact from the store."
+            )
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
         """Push a folder that was just made, if `is_writable`. Report errors; never raise them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.visible_text import shortened, visible_line
 
 if TYPE_CHECKING:
     from harness.provisioning.command import Runner
@@ -23,6 +25,9 @@ _EXTERNAL_DATA = 1 << 2
 _ENTRY_BYTES = 8
 _LONGEST_NAME = 1023
 _CLUSTER_BITS = range(9, 22)
+_SHOWN_BYTES = 200
+#: The path from a folder of a cache to the disk in another folder of the same or another cache.
+_IN_A_CACHE = re.compile(r"\.\./(?:\.\./[\w-]+/)?[\w-][\w.-]*/disk\.qcow2")
 #: The end of a boot sector; both MBR and GPT disks have a boot sector.
 _BOOT_SIGNATURE = b"\x55\xaa"
 _SECTOR = 512
@@ -146,6 +151,23 @@ def has_absolute_backing(path: Path) -> bool:
     """Return whether the name of a disk's backing file is an absolute path."""
     name = backing_name(path)
     return name is not None and name.startswith("/")
+
+
+def why_unsafe_in_a_cache(path: Path) -> str | None:
+    """Return why a qcow2 that another host made for a folder of a cache is unsafe, or None.
+
+    QEMU opens each file that the header names. The header may only name the disk in another folder
+    of the caches, as `make_relative` writes it.
+    """
+    header = read_header(path)
+    if header is None:
+        return None
+    if header.has_data_file:
+        return "has an external data file"
+    name = backing_name(path)
+    if name is None or _IN_A_CACHE.fullmatch(name):
+        return None
+    return f"has the backing file '{visible_line(shortened(name, _SHOWN_BYTES))}'"
 
 
 def make_relative(disk: Path, *, published: Path) -> None:

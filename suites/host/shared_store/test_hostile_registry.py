@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import stat
+import struct
 import time
 import zipfile
 from typing import TYPE_CHECKING
@@ -385,6 +386,13 @@ def _with_trailing_data(registry: Adversary) -> None:
     registry.manifest["layers"][0] |= {"digest": registry.blob(packed), "size": len(packed)}
 
 
+def _with_disk_on(name: str) -> Callable[[Adversary], None]:
+    """Return a function that stores a disk with a backing file in a registry."""
+    header = struct.pack(">4sIQIIQIIQ", b"QFI\xfb", 3, 104, len(name), 16, 1 << 20, 0, 0, 0)
+    disk = header.ljust(104, b"\0") + name.encode()
+    return lambda registry: registry.have({"disk.qcow2": disk.ljust(4096, b"\0")})
+
+
 def _with_large_layer(registry: Adversary) -> None:
     registry.manifest["layers"][0]["size"] = 10**15
 
@@ -450,6 +458,12 @@ def _with_large_layer(registry: Adversary) -> None:
             "compressed by a method that is not allowed here",
             id="unknown method of packing",
         ),
+        pytest.param(
+            _with_disk_on("/etc/shadow"),
+            "has the backing file '/etc/shadow', so QEMU would open another file of this host",
+            id="disk on a file of the host",
+        ),
+        pytest.param(_with_disk_on("a" * 2000), "is damaged: The name of", id="damaged disk"),
         pytest.param(_with_rest(b"PK\5\6" + bytes(18)[:17]), "can't be unpacked", id="no zip"),
     ],
 )

@@ -14,6 +14,7 @@ from harness.image.formats.qcow2 import (
     make_relative,
     read_header,
     virtual_bytes,
+    why_unsafe_in_a_cache,
     why_unusable,
     with_backing_name,
 )
@@ -135,6 +136,23 @@ def test_qcow2_that_is_truncated_or_encrypted_or_refers_to_other_files_is_unusab
     )
     for fields, why in unusable:
         assert str(why_unusable(a_disk(tmp_path / "disk", **fields))).startswith(why), fields
+
+
+def test_disk_from_a_store_may_refer_only_to_a_disk_of_the_caches(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    for name in ("", "../debian-12-0a1b/disk.qcow2", "../../images/debian-12.1-0a1b/disk.qcow2"):
+        assert why_unsafe_in_a_cache(qcow2_on(disk, name)) is None, name
+    for name in (
+        *("/etc/shadow", "/cache/images/a/disk.qcow2", "disk.qcow2", "a/disk.qcow2", "../a/ram"),
+        *("../../../disk.qcow2", "../../../images/a/disk.qcow2", "../../a/../b/disk.qcow2"),
+        *("../../images/../disk.qcow2", "../../images/a/b/disk.qcow2", "../a/disk.qcow2\n"),
+        *("json:{}", "nbd://host/disk.qcow2", "fat:../a/disk.qcow2", "../.a/disk.qcow2"),
+    ):
+        reason = why_unsafe_in_a_cache(qcow2_on(disk, name))
+        assert reason is not None, name
+        assert reason.startswith("has the backing file '"), name
+        assert "\n" not in reason
+    assert why_unsafe_in_a_cache(a_disk(disk, features=4)) == "has an external data file"
 
 
 def test_raw_file_is_usable_only_with_a_partition_table(tmp_path: Path) -> None:
