@@ -158,7 +158,7 @@ def expectation_of(plugin: Plugin) -> NodeExpectation:
 
     def judge(evidence: Evidence) -> str:
         try:
-            answer = check(evidence)
+            answer: object = check(evidence)
         except (ExpectationError, HarnessError):
             raise
         except AssertionError as error:
