@@ -364,7 +364,9 @@ class RegistryClient:
         """Send a request, and return the registry's answer, which must be small."""
         failure = ""
         deadline = deadline or self.deadline()
-        for _ in range(self._patience.tries):
+        for attempt in range(self._patience.tries):
+            if attempt:
+                self._pause(self._patience.pause_s, what, deadline)
             try:
                 with self._open(
                     method,
@@ -381,9 +383,8 @@ class RegistryClient:
                         headers=answer.headers,
                         body=self._read(answer, what),
                     )
-            except (OSError, http.client.HTTPException) as error:  # noqa: PERF203 - few tries
+            except (OSError, http.client.HTTPException) as error:
                 failure = _reason(error)
-                self._pause(self._patience.pause_s, what, deadline)
             except WaitTimeoutError as error:
                 raise self._late(what) from error
         raise StoreError(
