@@ -43,9 +43,9 @@ DRIVER_ARTEFACTS = (
 )
 #: Matches sources of other modules with a similar name, such as `nvidia-fs`.
 _OTHER_SOURCES = re.compile(r"/usr/src/nvidia-\D")
-#: Patterns of the driver's names in DKMS; some distributions' packages have names of their own.
+#: Patterns of the driver's names in DKMS. Some distributions' packages use other names than NVIDIA.
 _DKMS_NAMES = ("nvidia", *OTHER_DKMS_TREES)
-#: The folders where DKMS installs modules: of Debian and Ubuntu, of SUSE, and of RHEL and Fedora.
+#: The folders where DKMS installs modules on Debian and Ubuntu, on SUSE, and on RHEL and Fedora.
 _DKMS_FOLDERS = ("updates/dkms", "updates", "extra")
 _TOOLS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 _DEVICE_NODES = "/dev/nvidia*"
@@ -140,10 +140,10 @@ def _dkms_folder(kernel: str) -> str:
 
 
 def _lost_modules(evidence: Evidence, kernel: str, tree: str) -> list[str]:
-    """Return the files of modules in DKMS's own `tree` that are missing beside the installed 'nvidia'.
+    """Return the module files that `tree` of DKMS has, but the folder of the installed 'nvidia' lacks.
 
-    The files themselves may differ, since DKMS compresses, strips or signs a file when it installs
-    it. The list is empty if no folder in _DKMS_FOLDERS has the module 'nvidia'.
+    Only the names are compared, since DKMS compresses, strips or signs a file when it installs the
+    file. The list is empty if no folder in _DKMS_FOLDERS has the module 'nvidia'.
     """
     paths = evidence.paths
     built = {_module_name(path) for path in paths.seen(f"{tree}/*") if ".ko" in path}

@@ -113,7 +113,7 @@ _NO_VALUES = {
 _NOT_ENDED = {124, 126, 137, 143}
 _NO_ANSWER = re.compile(r"ERR!|GPU is lost|Unknown Error")
 #: The power draw of a sound GPU may be unreadable for a while (Azure/azhpc-diagnostics#77).
-#: 'driver_words' accepts it in the tool's table too.
+#: 'driver_words' accepts such a value in the tool's table too.
 _UNREAD_POWER = re.compile(r"[\w ]*Power Draw: \[?(?:ERR!|Unknown Error)\]?")
 
 

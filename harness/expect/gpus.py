@@ -130,12 +130,12 @@ def no_gpu(evidence: Evidence) -> None:
 
 
 def has_gpus(evidence: Evidence) -> str:
-    """Expect a GPU of any vendor in the catalogue on the PCI bus, and return the GPUs that were found."""
+    """Expect a GPU of any vendor in the catalogue on the PCI bus; return a sentence that lists the GPUs."""
     gpus = _gpus(evidence)
     _refuse_jetson(evidence, gpus)
     require(
         bool(gpus),
-        "A GPU was expected on the PCI bus, but none of its "
+        "A GPU was expected on the PCI bus, but none of the bus's "
         f"{len(evidence.pci_functions)} functions is a GPU. Use a machine with a GPU; if the machine "
         "has a GPU, look for PCI errors in the kernel log.",
         evidence,
@@ -272,11 +272,12 @@ def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> li
 
 
 def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:
-    """Return the functions that are GPUs by the vendors and classes of the catalogue's models.
+    """Return the PCI functions whose vendor and class show that they are GPUs.
 
-    The virtual functions of a host of virtual GPUs have the ids of their GPU, and are not GPUs of
-    the node. Functions with the ids of the named models are returned too. Raises PluginError if an installed
-    package has models that can't be read, unless the named models state the vendor.
+    The vendors and classes come from the models in `named`, and also from the catalogue unless
+    `named` contains only models. Virtual functions are left out: on a host of virtual GPUs, they
+    have the ids of the physical GPU. Raises PluginError if the catalogue is needed, and an
+    installed package has models that can't be read.
     """
     named = tuple(named)
     models = [gpu for gpu in named if isinstance(gpu, GpuModel)]

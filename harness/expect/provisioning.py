@@ -139,7 +139,7 @@ def _decision(action: str | None, reason: str | None) -> str:
 def prebake_line(evidence: Evidence, **fields: str) -> None:
     """Expect an `AKS_GPU_PREBAKE` line with these fields, in the output of the latest run.
 
-    For an earlier run, give `evidence.of_run(number)`.
+    For an earlier run, pass `evidence.of_run(number)`.
     """
     lines = evidence.prebake_lines
     if any(fields.items() <= line.items() for line in lines):
@@ -150,8 +150,8 @@ def prebake_line(evidence: Evidence, **fields: str) -> None:
             f"An AKS_GPU_PREBAKE line with {_pairs(fields)} was expected, but there is none.",
             evidence,
         )
-    # The nearest line is a line with the same event, if there is any, and has the largest number
-    # of equal fields. If several lines are equally near, the last line is chosen.
+    # The message shows the nearest line. Lines with the same event come first, then lines with more
+    # equal fields, then later lines.
     nearest = max(
         reversed(lines),
         key=lambda line: (line.get("event") == fields.get("event"), _agreeing(line, fields)),
@@ -319,7 +319,7 @@ def _require_names(expectation: str, names: Sequence[str]) -> None:
 
 
 def _require_part_of_line(expectation: str, text: str) -> None:
-    """Refuse a text that is in every line, or that can be in no line."""
+    """Refuse an empty text, which is in every line, and a text of several lines, which is in no line."""
     if not text or len(text.splitlines()) > 1 or text.endswith("\n"):
         raise BadInputError(
             f"A part of one line was expected, but {text!r} was given.",

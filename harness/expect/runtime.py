@@ -153,7 +153,7 @@ def unit_not_awaited(evidence: Evidence, unit: str, *, by: str) -> None:
     """Expect `by` to have become ready while `unit` was still starting.
 
     `unit` may have become ready later, or still be starting. Raises HarnessError if systemd has no
-    timestamp for one of the units, or if `unit` started only when `by` was ready.
+    timestamp for one of the units, or if `unit` started only after `by` was ready.
     """
     shown = evidence.shown_unit(unit)
     started = _stamp(evidence, unit, "started", shown.started_us)
@@ -207,8 +207,8 @@ def unit_enablement(evidence: Evidence, unit: str, state: str) -> None:
     seen = evidence.shown_unit(unit)
     require(
         seen.enablement == state,
-        f"The unit '{unit}' was expected to be '{state}', but is '{seen.enablement}' (its file is "
-        f"'{seen.load}').",
+        f"The unit '{unit}' was expected to be '{state}', but is '{seen.enablement}' (its load "
+        f"state is '{seen.load}').",
         evidence,
     )
 
@@ -228,8 +228,9 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
 
     If specs name device nodes of GPUs, they must name the device node of each GPU. If specs mount
     the driver's libraries, these must have the version of the loaded driver. No two specs in one
-    folder may have the same device, since container runtimes would ignore that device. A spec of
-    another vendor that is not valid is only named, since runtimes ignore that file alone.
+    folder may have the same device, since container runtimes would ignore that device. An invalid
+    spec of another vendor is only reported, since runtimes ignore that file and use the other
+    specs.
     """
     specs = evidence.cdi_devices
     invalid = [path for path, devices in specs.items() if devices is None]
@@ -318,7 +319,7 @@ def _require_libraries_of_the_driver(evidence: Evidence, offered: Mapping[str, l
 
 
 def _overridden(path: str, offered: Mapping[str, list[str]]) -> set[str]:
-    """Return the devices in the later folders, which override the spec: runtimes use the last folder."""
+    """Return the devices of specs in later folders; runtimes prefer a device in a later folder."""
     place = CDI_FOLDERS.index(path.rpartition("/")[0])
     return {
         name
@@ -398,7 +399,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
         return None
     return (
         f"'{NVIDIA_RUNTIME}' was expected in containerd's configuration, but is not the program of any runtime "
-        f"with a type of runc; the runtimes are {names}. Provision the node, or run "
+        f"whose type is a runc shim; the runtimes are {names}. Provision the node, or run "
         "`nvidia-ctk runtime configure --runtime=containerd`, and restart containerd."
     )
 

@@ -68,8 +68,8 @@ class ConfigurationFile:
 
     The file contains `values`, then the node's facts that `node_values` maps to keys, then the
     values of the test's request. A later value replaces an earlier value of the same key. A fact
-    that a node lacks is left out, such as the driver's version of a node without a driver. A bake
-    requests `bake_values`.
+    that a node lacks is left out, such as the driver's version on a node without a driver. For a
+    bake, `bake_values` are the requested values.
     """
 
     path: str
@@ -105,7 +105,7 @@ class ConfigurationFile:
     def _render(self, values: Mapping[str, object], source: str) -> str:
         match self.format:
             case ConfigurationFormat.JSON:
-                # YAML has dates, JSON has none.
+                # JSON has no dates, so a date in YAML becomes a text.
                 text = json.dumps(values, indent=2, sort_keys=True, default=str, allow_nan=False)
                 return f"{text}\n"
             case ConfigurationFormat.YAML:

@@ -21,8 +21,8 @@ def choose_provisioner(word: str) -> Provisioner:
 
 
 def _read(path: Path) -> Provisioner:
-    # Only other provisioners need the module `yaml_file`, which takes longer to load than a clone
-    # takes to start.
+    # The import is here because the harness's own provisioner does not need `yaml_file`, and
+    # loading `yaml_file` takes longer than starting a clone.
     from harness.provisioner.yaml_file import read_provisioner  # noqa: PLC0415
 
     return read_provisioner(path)

@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten_text() -> None:
-    """Drop the text that stdout or stderr did not take; Python would exit with 120 because of it."""
+    """Drop the text that could not be written to stdout or stderr, since Python would exit with 120."""
     streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
     for number, stream in enumerate(streams, 1):
         # A stream is None if the caller closed it.

@@ -137,9 +137,9 @@ def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> 
     """Choose how containers get devices, by the decision table of the GPU operator.
 
     Nodes whose runtime supports CDI natively get the settings that the operator uses since v25.10
-    (gpu-operator 1578). The operator uses these settings on all nodes, so pods of older runtimes
-    get no GPU there. This function instead gives nodes with older runtimes the settings of the
-    proposal (gpu-operator 1285).
+    (gpu-operator 1578). The operator uses these settings on all nodes, so pods get no GPU on nodes
+    with older runtimes. On such nodes, this function chooses the settings of the proposal
+    (gpu-operator 1285).
     """
     if not is_cdi_enabled:
         if engine is Engine.CRI_O:

@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS = 2500
 #: How many bytes one command may write before it is killed.
 OUTPUT_BYTES = 64 << 20
 
-#: Tells `spawn` to give the caller the other end of a pipe.
+#: An argument of `spawn` that connects a stream of the process to the caller by a pipe.
 PIPE = subprocess.PIPE
 
 if TYPE_CHECKING:
@@ -115,14 +115,14 @@ def _beginning_of(text: str, most: int) -> str:
     left_out = len(text) - most
     if left_out <= 0:
         return text
-    return f"{text[:most]} [{left_out} characters after are left out]"
+    return f"{text[:most]} [{left_out} more characters are left out]"
 
 
 def _end_of(text: str, most: int) -> str:
     left_out = len(text) - most
     if left_out <= 0:
         return text.strip()
-    return f"[{left_out} characters before are left out] {text[left_out:].strip()}"
+    return f"[{left_out} earlier characters are left out] {text[left_out:].strip()}"
 
 
 class CommandError(Exception):
@@ -372,7 +372,7 @@ def has_ended(process: ChildProcess) -> bool:
 
 
 def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
-    """End a spawned `process` and return its exit code; first give it `grace_s` seconds to end itself.
+    """Kill a spawned `process` unless it ends itself within `grace_s` seconds; return its exit code.
 
     The other processes of the process's group are killed in any case.
     """

@@ -41,7 +41,7 @@ _OLD_SHIM = "io.containerd.runtime.v1.linux"
 """The only type that reads the keys other than `BinaryName`; the `runc` shims ignore these keys."""
 
 _REMOVED_SHIMS = (_OLD_SHIM, "io.containerd.runc.v1")
-"""The types that containerd 2 removed; it starts no container of such a runtime (k3s 4391)."""
+"""The types that containerd 2 removed; containerd 2 starts no container of such a runtime (k3s 4391)."""
 
 _CRI_PLUGIN_NAMES = frozenset(
     {
@@ -192,7 +192,7 @@ def default_runtime(text: str, cri: Key) -> str:
 
 
 def imports_itself(text: str) -> bool:
-    """Return whether a pattern of `imports`, whose `*` does not cross a `/`, matches the file itself."""
+    """Return whether a pattern in the file's `imports` matches the file itself; `*` does not match a `/`."""
     folder = posixpath.dirname(CONTAINERD_CONFIG)
     patterns = read_strings(get_value(text, ("imports",)) or "")
     return any(

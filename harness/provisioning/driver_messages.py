@@ -61,7 +61,8 @@ class DriverMessage:
         """Return whether this release logged or may have logged the message; None means any release.
 
         The log covers the whole boot, including messages of a driver that was replaced since. A
-        message without a version, between loads of two releases, may be from either release.
+        message without a version may be from either release if it was logged between the loads of
+        two releases.
         """
         said_by = self.fields.get("version")
         known = self.releases if said_by is None else {said_by}

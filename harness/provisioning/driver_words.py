@@ -1,8 +1,9 @@
 """The one table of the messages of NVIDIA's driver and its programs, with their meanings.
 
-Provisioning decides by this table; expectations and causes use it too. The texts are from branches
-470 to 595: from the open modules' source, from NVIDIA's catalogues of errors, and, for the closed
-modules, from public reports. The table makes the module long.
+Provisioning decides by this table; expectations, and the causes of failures in a report, use the
+table too. The texts are from branches 470 to 595: from the open modules' source, from NVIDIA's
+catalogues of errors, and, for the closed modules, from public reports. The table makes the module
+long.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class DriverWords:
     source: str
     remedy: str = ""
     name: str = ""
-    """The name of the common cause; empty if another message gives the cause."""
+    """The name of the common cause; empty if another message names the cause."""
     can_retry_help: bool = True
     can_rebuild_help: bool = True
     is_refusal: bool = False
@@ -271,7 +272,11 @@ _MEMORY_WINDOWS = (
         name=_NO_REGION_NAME,
         helps="",
     ),
-    _notice(rf"{_INVALID_BAR}\d+ {_BAR}", "The driver does without a memory region.", NV_PCI),
+    _notice(
+        rf"{_INVALID_BAR}\d+ {_BAR}",
+        "The driver works without a memory region of the GPU.",
+        NV_PCI,
+    ),
     _fault(
         r"This is a 64-bit BAR mapped above \d+GB by the system",
         "A memory region (BAR) of a GPU is at an address that the kernel cannot use.",
@@ -391,7 +396,7 @@ _STARTS = (
     _fault(
         rf"{_FUNCTION}(?:unexpected WPR2 already up, cannot proceed with booting GSP|"
         r"\(the GPU is likely in a bad state and may need to be reset\))",
-        "A GPU is in a state from which it cannot be started.",
+        "A GPU cannot be started until it is reset.",
         KERNEL_GSP,
         _RESET,
         name="the GPU has to be reset",
@@ -481,7 +486,7 @@ _NOTICES = (
     _notice(
         rf"{_FUNCTION}(?:Unable to read NV_PF0_INITIAL_AND_TOTAL_VFS|LTR is disabled in the hierarchy|"
         r"Error setting links to sleep on linkmask 0x0(?!\S))",
-        "The message says which features of the bus and of NVLink a Blackwell GPU does without.",
+        "The message says which features of the bus and of NVLink a Blackwell GPU does not use.",
         f"{_OPEN}, src/nvidia/src/kernel/gpu; public reports, branches 580 to 595",
     ),
     _notice(
@@ -498,7 +503,7 @@ _NOTICES = (
     _notice(
         rf"{_FUNCTION}(?:\*\*\* Chipset Setup Function Error!|"
         r"\w+ ACPI DSM called before _acpiDsmSupportedFuncCacheInit)",
-        "The driver does without features of the machine's chipset or firmware.",
+        "The driver works without features of the machine's chipset or firmware.",
         f"{_OPEN}, src/nvidia/src/kernel/platform; NVIDIA/open-gpu-kernel-modules#421",
     ),
     _notice(
@@ -840,7 +845,7 @@ _MODULES = (
     ),
     _notice(
         r"nvidiafb: unknown NV_ARCH",
-        "Linux's own driver of old GPUs left the GPU to other drivers.",
+        "Linux's own driver of old GPUs does not support the GPU, and other drivers may use it.",
         "Linux, drivers/video/fbdev/nvidia",
     ),
     _notice(
@@ -945,7 +950,8 @@ NO_POWER = _fault(
     helps="",
 )
 _SIGN = "Sign the module with a key that the firmware trusts, or turn Secure Boot off."
-#: How modprobe, insmod (also BusyBox's) and NVIDIA's installer begin the error of a module that cannot be loaded.
+#: The beginning of the error that modprobe, insmod (also BusyBox's) and NVIDIA's installer print
+#: for a module that cannot be loaded.
 _INSERT = (
     r"(?:(?:(?:could not|can't) (?:insert|load module)|inserting|insert module) '?[^'\n:]{0,200}nvidia[^'\n:]{0,40}'?|"
     r"Kernel module load error): "
@@ -971,7 +977,7 @@ TOOL_WORDS = (
         "The kernel refuses a module, because its signature is missing or not trusted.",
         "Linux, kernel/module; NVIDIA/gpu-operator#1726",
         _SIGN,
-        # In a log, this message may be about any module.
+        # A log may contain this message about any module.
         helps="",
     ),
     _fault(

@@ -17,8 +17,9 @@ OTHER_DKMS_TREES = (
     *("nvidia-current*", "nvidia-tesla*", "nvidia-legacy-*"),
     *("nvidia-srv*", "nvidia-open*"),
 )
-"""Other names of the driver in DKMS, besides DKMS_TREE: Debian's, Ubuntu's for servers (`nvidia-srv`), and
-NVIDIA's and Arch's for the open modules (NVIDIA/open-gpu-kernel-modules 567)."""
+"""Patterns of the driver's other names in DKMS: Debian's names, Ubuntu's name for servers
+(`nvidia-srv`), and the name that NVIDIA and Arch use for the open modules
+(NVIDIA/open-gpu-kernel-modules 567)."""
 SOURCES_DIRECTORY = "/usr/src"
 KERNELS_DIRECTORY = "/lib/modules"
 STAGED_LIBRARIES = "/usr/bin/lib64"
@@ -26,7 +27,7 @@ LINKER_CONFIGURATION = "/etc/ld.so.conf.d/nvidia.conf"
 PROBE_PROGRAM = "/usr/bin/nvidia-modprobe"
 CONTAINER_RUNTIME = "/usr/bin/nvidia-container-runtime"
 BOTTLEROCKET_RUNTIME = "nvidia-oci"
-"""The program that older images of Bottlerocket start in place of NVIDIA's own."""
+"""The runtime program of older Bottlerocket images, in place of NVIDIA's program."""
 DRIVER_PROGRAMS = (
     "/usr/bin/nvidia-smi",
     "/usr/bin/nvidia-debugdump",
@@ -92,8 +93,8 @@ def driver_type_for(vm_size: str) -> str:
 class DriverImage:
     """The container image of one driver.
 
-    Its canonical name is the same in every cloud. In a sovereign cloud, a node pulls the image from
-    that cloud's registry and tags it with the canonical name, which all later steps use.
+    The image's canonical name is the same in every cloud. In a sovereign cloud, a node pulls the
+    image from that cloud's registry and tags it with the canonical name, which all later steps use.
     """
 
     driver_type: str

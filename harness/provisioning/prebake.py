@@ -47,7 +47,7 @@ class Record:
 
 
 def parse_record(text: str) -> Record:
-    """Parse a record; any text gives a record, possibly a corrupt one.
+    """Parse a record; if the text is not a complete record, the result is corrupt.
 
     The first occurrence of a key wins, even if its value is bad. Unknown keys are ignored.
     """

@@ -80,7 +80,7 @@ def os_tag(os_release: str) -> str:
 
 
 def label_value(kernel: str) -> str:
-    """Return a kernel's name as in labels and tags: with `_` for each `+` of Debian 13's versions.
+    """Return a kernel's name as in labels and tags: `_` replaces each forbidden character, such as `+`.
 
     Node feature discovery writes its label in this way, and strips such characters at both ends,
     for example the `+` of Container-Optimized OS. A registry refuses a tag with such characters.
@@ -226,7 +226,7 @@ def choose_driver(
     is_available: Callable[[str], bool],
     has_fallback: bool = True,
 ) -> DriverChoice:
-    """Choose the precompiled image, or the conventional build if the registry has none.
+    """Choose the precompiled image, or the conventional build if the registry lacks the image.
 
     Upstream has no fallback: the pods of the group would wait for an image that does not exist.
     Without a fallback (`has_fallback`) the message names a remedy.

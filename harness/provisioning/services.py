@@ -109,7 +109,7 @@ def render_device_plugin(configuration: Configuration) -> str:
 
 
 def render_dra_driver(node_name: str) -> str:
-    """Render the drop-in that starts the DRA driver beside this node's kubelet."""
+    """Render the drop-in that starts the DRA driver after the kubelet, with this node's name."""
     return (
         "[Unit]\n"
         "Requires=kubelet.service\n"

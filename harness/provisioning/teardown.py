@@ -81,7 +81,7 @@ class Residue:
     sources: tuple[str, ...]
     """The folders of the module's source from which DKMS builds."""
     present: tuple[str, ...]
-    """The existing artefacts of the full list, including DKMS tree, sources and module files."""
+    """The existing paths that a teardown may remove, including DKMS tree, sources and module files."""
     installed_version: str | None = None
     """The version of the running kernel's module, as `modinfo` prints it; only on opted-out nodes."""
     record_version_files: tuple[str, ...] = ()

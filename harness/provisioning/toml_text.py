@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     r"""\"{3}(?:[^"\\]|\\.|"(?!""))*"{3,5}|'{3}(?:[^']|'(?!''))*'{3,5}|"(?:[^"\\]|\\.)*"|'[^']*'|.""",
     re.DOTALL,
 )
-"""A string, or any other character."""
+"""Matches a string, or one character outside strings."""
 
 #: Characters without a special meaning in a value, both in strings and outside of them.
 _ORDINARY = re.compile(r"""[^"'\\#\[\]{}]+""")

@@ -241,7 +241,7 @@ def _without_nvidia(text: str, runtime: CriRuntime) -> str:
 
 
 def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
-    """Return the text with a runtime runc, which gets the options of the removed default runtime."""
+    """Return the text with a runtime runc that has `options`, except the options that name a program."""
     text = set_value(text, (*table, "runtime_type"), render_string("io.containerd.runc.v2"))
     for key, value in options.items():
         if ("options", key) not in PROGRAM_KEYS:
@@ -250,7 +250,7 @@ def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
 
 
 def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
-    """Write containerd's configuration; replace the present file only if containerd accepts it."""
+    """Write containerd's configuration; replace the present file only if containerd accepts the new file."""
     write = Write(path=CONTAINERD_CONFIG, text=text)
 
     def check(node: NodeContext, path: str) -> None:
@@ -280,7 +280,7 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
     """Raise StepFailedError unless containerd accepts a configuration, and its dump is as wanted."""
     own = options[-1] if options else CONTAINERD_CONFIG
     result = node.runner.run(("containerd", *options, "config", "dump"), timeout_s=DUMP_TIMEOUT_S)
-    left = f" '{CONTAINERD_CONFIG}' is left as it was." if options else ""
+    left = f" '{CONTAINERD_CONFIG}' is unchanged." if options else ""
     if not result.ok:
         did = "did not say in time whether it accepts" if result.timed_out else "does not accept"
         raise StepFailedError(f"containerd {did} its configuration.{left}\n{result.render()}")

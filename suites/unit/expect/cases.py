@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     Change = Callable[[EvidenceFolder], EvidenceFolder]
     Expectation = Callable[[Evidence], object]
 
-#: Expectations with tests of their own beside these: on states and on the log of a registry, which need no
-#: evidence, and on units as `systemctl show` has them.
+#: Expectations that have their own tests: on states and on a registry's log, which need no evidence
+#: folder, and on units in the output of `systemctl show`.
 TESTED_APART = {
     *("no_request", "pull_answered", "pulls_paused", "pulls_tried"),
     "unchanged",
@@ -443,7 +443,7 @@ REFUSED = {
     ),
 }
 
-#: Where evidence is missing nobody can tell, least of all that something is absent.
+#: Without the evidence, the result is unknown, even for an expected absence.
 UNDECIDED = {
     "provisioned: a damaged outcome": Case(
         expect.provisioned, lambda f: f.file(OUTCOME_PATH, "{half")

@@ -1,4 +1,4 @@
-"""Expectations read whatever a provisioner declares, and say which declaration is missing."""
+"""Expectations read the files that a provisioner declares, and name a missing declaration."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ REFUSED = {
     ),
 }
 
-#: Where nothing is declared nobody can tell.
+#: The result is unknown if nothing is declared.
 UNDECLARED = {
     "decision": (
         lambda e: expect.decided(e, "build"),
@@ -366,7 +366,7 @@ UNDECIDED = {
 
 def test_expected_result_is_accepted(tmp_path: Path) -> None:
     for name, case in ACCEPTED.items():
-        # An error mentions the folder, and so the case.
+        # The error names the evidence folder, and the folder has the name of the case.
         case.judge(tmp_path / name)
 
 

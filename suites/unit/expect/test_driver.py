@@ -152,7 +152,7 @@ def test_record_of_another_kernel_is_refused_if_no_driver_is_loaded(tmp_path: Pa
         expect.record_fits(with_record(folder, **{**FIELDS, "kernel": f"{KERNEL}2"}).evidence)
 
 
-#: Apart from the table of the product, so that no row can get lost there.
+#: A copy of the product's table; a row that is missing there makes a test fail.
 ARTEFACTS = (
     "/var/lib/dkms/nvidia",
     "/usr/src/nvidia-1",

@@ -107,7 +107,7 @@ def changed(gpu: str, old: str, new: str) -> str:
 def said_of_each(
     folder: Path, gpus: Sequence[str], kind: type[Exception] = ExpectationError
 ) -> list[str]:
-    """Judge the GPUs beside a healthy GPU, and return the faults in the error, for each GPU."""
+    """Judge a healthy GPU and these GPUs; return the faults in the error, for each GPU."""
     with pytest.raises(kind) as caught:
         driver_reports_health(evidence_of(folder, [SECOND, *gpus]))
 
@@ -202,7 +202,8 @@ def test_each_fault_is_reported_of_the_gpu_that_has_it(tmp_path: Path) -> None:
         assert words in said, broken
 
 
-#: As 580 reports a Volta GPU, which counts bits, and NVIDIA's GPUs without ECC.
+#: The reports of release 580 for a Volta GPU, which counts single-bit and double-bit errors, and
+#: for a GPU without ECC.
 COUNTS = "".join(f"                {unit:<26}: 0\n" for unit in ("Device Memory", "CBU", "Total"))
 VOLTA = f"""
 GPU 00000000:65:00.0

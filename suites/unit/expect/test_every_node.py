@@ -69,7 +69,7 @@ def closed(folder: EvidenceFolder, path: str) -> EvidenceFolder:
 
 
 NOT_MET = (
-    Case("gpu", lambda f: f.command("lspci", BRIDGE), "none of its 1 functions is a GPU"),
+    Case("gpu", lambda f: f.command("lspci", BRIDGE), "none of the bus's 1 functions is a GPU"),
     Case("driver", lambda f: f.without(VERSION_FILE), "no module 'nvidia' is loaded. Install"),
     Case(
         "driver",
@@ -158,7 +158,7 @@ NOT_MET = (
             CONTAINERD_CONFIG.replace("nvidia-container-runtime", "runc")
             + "# nvidia-container-runtime\n",
         ),
-        "is not the program of any runtime with a type of runc; the runtimes are ['nvidia', 'runc']",
+        "is not the program of any runtime whose type is a runc shim; the runtimes are ['nvidia', 'runc']",
     ),
     Case(
         "runtime",
@@ -327,7 +327,7 @@ def test_unmet_or_unknown_verdict_has_the_reason(tmp_path: Path) -> None:
         assert case.words in sentence
         assert (state is VerdictState.NOT_MET) == (case in NOT_MET), sentence
         if state is VerdictState.NOT_MET:
-            # Where the evidence lies is said once, for all of them.
+            # The report says once, for all verdicts, where the evidence is.
             assert str(folder) not in sentence
 
 

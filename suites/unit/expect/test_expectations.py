@@ -15,13 +15,13 @@ from suites.unit.expect.cases import ACCEPTED, REFUSED, TESTED_APART, UNDECIDED,
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Modules of the package that hold none.
+#: Modules of the package without expectations.
 NO_EXPECTATIONS = {"as_step", "failure", "every_node"}
 
 
 def test_expected_result_is_accepted(tmp_path: Path) -> None:
     for name, case in ACCEPTED.items():
-        # An error mentions the folder, and so the case.
+        # The error names the evidence folder, and the folder has the name of the case.
         case.judge(tmp_path / name)
 
 

@@ -169,7 +169,7 @@ def test_working_node_of_each_layout_gets_its_expected_verdicts(tmp_path: Path) 
             **dict.fromkeys(said, MET),
             **layout.verdicts,
         }, (name, sentences)
-        # That is true of each, and says that it may be intended.
+        # No layout has a record, and the sentence says that this may be intended.
         assert record.state is NOT_MET
         assert "If this is intended, ignore this result" in record.sentence
 
@@ -267,7 +267,7 @@ def test_device_nodes_in_the_driver_container_are_accepted(tmp_path: Path) -> No
 
     own = stat.replace(" /dev/nvidia", " /run/nvidia/driver/dev/nvidia")
     assert state_of(node.paths(*own.splitlines()), "driver") is MET
-    # Without a driver container, the same nodes are left over.
+    # Without a driver container, these device nodes are leftovers of a removed container.
     left = own.replace("/run/nvidia/driver/usr", "/usr")
     assert state_of(node.paths(*left.splitlines()), "driver") is NOT_MET
     none = [line for line in own.splitlines() if "/dev/nvidia" not in line]

@@ -108,7 +108,7 @@ def test_more_or_fewer_gpus_than_expected_are_refused(tmp_path: Path) -> None:
 def test_virtual_functions_of_a_host_of_virtual_gpus_are_not_its_gpus(
     tmp_path: Path, segment: str
 ) -> None:
-    """They have the ids and the driver of their GPU, and no device nodes."""
+    """Virtual functions have the ids and the driver of their GPU, and no device nodes."""
     virtual = a_function(0).replace("01:00.0", "01:00.4")
     functions = f"{segment}{a_function(0)}{segment}{virtual}"
     folder = with_gpus(a_serving_node(tmp_path), 1).command("lspci", functions)
@@ -563,10 +563,10 @@ FAILED_KUBELET = {
         "kubelet.service loaded failed failed\n",
         "* kubelet.service loaded failed failed\n",
         "kubelet.service loaded activating auto-restart\n",
-        # Since systemd 254.
+        # This state exists since systemd 254.
         "kubelet.service loaded activating auto-restart-queued K\n",
         "kubelet.service bad-setting inactive dead\n",
-        # Its file can't be read.
+        # systemd can't read the unit's file.
         "* kubelet.service error inactive dead K\n",
     ],
 }

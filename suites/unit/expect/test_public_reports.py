@@ -105,14 +105,14 @@ REPORTS = (
         expectation="runtime",
         change=dump(NEW_DUMP.replace("'io.containerd.runc.v2'", "''")),
         state=NOT_MET,
-        words="of any runtime with a type",
+        words="of any runtime whose type",
     ),
     Report(
         source="k3s-io/k3s#4391, a shim that containerd 2 does not have",
         expectation="runtime",
         change=dump(NEW_DUMP.replace("runc.v2", "runc.v1")),
         state=NOT_MET,
-        words="with a type of runc",
+        words="whose type is a runc shim",
     ),
     Report(
         source="NVIDIA/container-config#7, k3s beside Docker's containerd",

@@ -59,7 +59,7 @@ def spec_of_driver(version: str, *, name: str = "0") -> str:
 
 
 def test_cdi_spec_of_an_earlier_driver_is_refused(tmp_path: Path) -> None:
-    """Its libraries are gone after an update of the driver, so no container starts."""
+    """The spec's libraries are gone after an update of the driver, so no container starts."""
     folder = a_serving_node(tmp_path).file(
         "/etc/cdi/x.json", spec_of_driver("535.54.03", name="1")
     )
@@ -91,7 +91,7 @@ def test_nvidia_runtime_without_a_type_is_refused_if_another_runtime_has_a_type(
     folder = a_serving_node(tmp_path)
 
     folder.command("containerd-config", CONTAINERD_CONFIG.replace(typed, "", 1))
-    with pytest.raises(ExpectationError, match="of any runtime with a type"):
+    with pytest.raises(ExpectationError, match="of any runtime whose type"):
         expect.runtime_hands_out_gpus(folder.evidence)
     head, _, tail = CONTAINERD_CONFIG.rpartition(typed)
     assert expect.runtime_hands_out_gpus(folder.command("containerd-config", head + tail).evidence)

@@ -74,7 +74,7 @@ def test_unit_that_was_ready_later_or_is_still_starting_was_not_awaited(tmp_path
         unit(DCGM, 100, 301),
         unit(DCGM, 300, 301),
         unit(DCGM, 100, 0, active="activating"),
-        # It was ready once, before the start that goes on.
+        # The unit was ready once, before the start that is still in progress.
         unit(DCGM, 100, 50, active="activating"),
     ):
         seen = evidence(tmp_path, dcgm, unit(KUBELET, 200, 300))

@@ -48,7 +48,7 @@ MODULES = f"/lib/modules/{KERNEL}/updates/dkms/*"
 NODES = "/dev/nvidia*"
 PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe")
 
-#: What an expectation looks at: commands by their names, files and paths as patterns.
+#: The evidence that each expectation reads: names of commands, and patterns of files and paths.
 NEEDS: dict[str, tuple[str, ...]] = {
     "provisioned": (OUTCOME_PATH, EXIT_CODE_PATH),
     "cloud_init_clean": (CLOUD_INIT_RESULT_PATH,),
@@ -87,7 +87,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "events_recorded": (f"{EVENTS_FOLDER}/*",),
     "no_event_recorded": (f"{EVENTS_FOLDER}/*",),
     "kernel_log_line": ("dmesg",),
-    # These look at what the host recorded.
+    # These expectations read only what the host recorded.
     "no_bar_access": (),
     "no_bar_access_before": (),
     "bar_access_after": (),
@@ -133,7 +133,7 @@ def place_of(need: str) -> str:
     return str(path if is_text(need) else path.parent)
 
 
-#: Each folder above something that is gathered, and each file whose text is.
+#: Each folder above a gathered path, and each file whose text is gathered.
 PLACES = sorted(
     {
         str(place)
@@ -257,7 +257,7 @@ def test_command_without_an_answer_makes_dependent_results_unknown(tmp_path: Pat
         "not started": prints("timeout: failed to run command: Permission denied\n", 126),
         "failed": prints("error: permission denied\n", 1),
         "failed silently": prints("", 1),
-        # These leave no exit code.
+        # These commands have no exit code in the evidence.
         "no exit code": has_no_exit_code,
         "not run": was_not_run,
     }
@@ -292,7 +292,7 @@ def test_evidence_that_was_not_gathered_makes_the_result_unknown(tmp_path: Path)
             known_of_answer.add(case)
 
     assert known == set()
-    # The answers of DKMS and modinfo need no file, if these had permission for their folders.
+    # DKMS and modinfo had permission for their folders, so their output is enough.
     assert known_of_answer == {"module_built_for", "no_module_for"}
 
 
@@ -318,7 +318,7 @@ def test_missing_line_is_unknown_if_the_log_is_truncated(
 def test_unreadable_folders_make_verdicts_unknown_and_not_unmet(tmp_path: Path) -> None:
     places = ("/usr/bin", "/lib/modules", "/var/lib/dkms", "/opt/azure")
     folder = close(a_serving_node(tmp_path / "serving"), *places)
-    # A shell that cannot look into /usr/bin does not find the program either.
+    # A shell without permission for /usr/bin does not find the program either.
     folder.command("containerd-config", "timeout: failed to run command\n", 127)
     folder.command(f"modinfo-{KERNEL}", "modinfo: ERROR: Module nvidia not found.\n", 1)
 

@@ -116,7 +116,7 @@ def _merge(merged: _Merged, values: dict[Key, str], headers: set[Key], release: 
     number = values.get(("version",), "1")
     merged.version = max(merged.version, int(number) if number.isdigit() else 1)
     if release is not Release.NEW:
-        # A plugin's section of a later file replaces that of an earlier one.
+        # A plugin's section in a later file replaces the plugin's section in an earlier file.
         sections = {
             path[:2] for path in (*values, *headers) if path[0] == "plugins" and len(path) > 1
         }

@@ -41,7 +41,7 @@ PROGRAMS = tuple(
         "nvidia-sleep.sh",
     )
 )
-"""What a driver image installs; written down apart from the product, which has to know it too."""
+"""The programs that a driver image installs; a second list, independent of the product's list."""
 
 
 class KilledError(BaseException):
@@ -305,7 +305,7 @@ class SimulatedNode:
             case ("run", *_, name, container, "/entrypoint.sh", action):
                 if container in self.containers:
                     return self._fail(call, f'container "{container}": already exists')
-                # It stays where the power fails meanwhile.
+                # The container stays if the power fails during the run.
                 self.containers.add(container)
                 result = self._entry_point(call, name, action)
                 self.containers.discard(container)
@@ -354,7 +354,7 @@ class SimulatedNode:
         self._write(path, text, mode)
 
     def _write(self, path: str, text: str, mode: int = 0o644) -> None:
-        # A thousand tests write some of these files, at a third of the time of pathlib.
+        # `os` takes a third of the time of pathlib, and a thousand tests write these files.
         place, flags = f"{self.top}{path}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
             file = os.open(place, flags)

@@ -88,7 +88,7 @@ TAG = f"{VERSION}-{SHA}"
 
 
 def test_listed_tags_of_an_image_are_found_by_the_images_whole_name() -> None:
-    """The name of one driver type may be a prefix of another."""
+    """The name of one driver type may be a prefix of another type's name."""
     registry = "mcr.microsoft.com/aks/aks-gpu-"
     document = json.loads(
         components(

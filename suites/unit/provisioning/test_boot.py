@@ -36,7 +36,7 @@ def failure(stdout: str = "", exit_code: int = 1) -> CommandResult:
 def test_boot_with_the_prebaked_kernel_takes_the_fast_path(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """The container is of a killed run."""
+    """A killed run left the container."""
     simulated.build(VERSION, KERNEL)
     simulated.containers.add("gpuinstall")
 

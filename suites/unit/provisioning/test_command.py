@@ -55,10 +55,10 @@ def test_report_has_the_beginning_of_the_command_and_the_end_of_each_output() ->
     text = result(argv=("ls", "x" * 20), stdout="1234567890\n", stderr=" abcdefghij").render(10)
 
     assert text.splitlines() == [
-        "command: ls xxxxxxx [13 characters after are left out]",
+        "command: ls xxxxxxx [13 more characters are left out]",
         "exit code: 0, after 0.0 s",
-        "stdout: [1 characters before are left out] 234567890",
-        "stderr: [1 characters before are left out] abcdefghij",
+        "stdout: [1 earlier characters are left out] 234567890",
+        "stderr: [1 earlier characters are left out] abcdefghij",
     ]
     assert "left out" not in result(argv=("ls",), stdout="1234567890", stderr="x" * 9).render(10)
 
@@ -79,7 +79,7 @@ def test_message_of_a_failed_command_mentions_the_file_with_the_whole_output() -
     error = CommandError("Listing", result(exit_code=1, stdout="x" * 3000))
     error.name_file("/var/log/whole")
 
-    assert "[500 characters before are left out]" in str(error)
+    assert "[500 earlier characters are left out]" in str(error)
     assert str(error).endswith("\nThe whole output is in '/var/log/whole'.")
     assert "x" * 3000 in error.whole
     assert "left out" not in error.whole

@@ -669,7 +669,7 @@ def test_error_says_that_the_configuration_is_unchanged_only_if_that_is_true(
 ) -> None:
     node = make_node(simulated, simulated.top)
     simulated.files.write(CONTAINERD_CONFIG, "version = 2\n")
-    left = "'/etc/containerd/config.toml' is left as it was."
+    left = "'/etc/containerd/config.toml' is unchanged."
     ok = CommandResult(argv=("containerd",), exit_code=0, stdout="", stderr="")
     rows = {
         "containerd did not say in time whether": replace(ok, exit_code=124, timed_out=True),

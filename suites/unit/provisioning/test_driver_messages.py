@@ -116,7 +116,7 @@ def test_line_of_the_driver_with_a_word_for_an_error_is_read_as_a_message() -> N
     assert {message.words for message in messages} == {None}
 
 
-#: How lines begin, and whether they are of the driver.
+#: Beginnings of lines, and whether the driver logs such lines.
 BEGINNINGS = {
     "NVRM: new words": 1,
     "NVRM new words": 1,
@@ -187,7 +187,8 @@ def test_missing_field_of_a_message_is_shown_as_a_question_mark() -> None:
     )
 
 
-#: The releases of which a message without a version may be, and whether it counts for 580.1.
+#: The releases that may have logged a message without a version, and whether the message counts for
+#: 580.1.
 RELEASES = {
     LOST: (set(), True),
     loaded("580.1") + LOST: ({"580.1"}, True),

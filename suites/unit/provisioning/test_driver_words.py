@@ -103,7 +103,7 @@ def test_each_xid_of_the_catalogue_matches_exactly_one_pattern() -> None:
     assert [severities[xid] for xid in APPLICATION_XIDS] == [[Severity.APPLICATION]] * 6
 
 
-#: Each Xid of an NVLink, from its number on, with the severity for the GPU.
+#: Xids of NVLinks, each beginning with its number, with the severity for the GPU.
 NVLINKS = {
     "144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)": Severity.NOTICE,
     "145, RLW_CTRL Nonfatal XC0 i0 Link 00 (0x00000003 0x80000000 0x00000000)": Severity.NOTICE,
@@ -150,7 +150,7 @@ def test_message_that_matches_known_words_only_partially_is_unknown() -> None:
     assert seen == {said: [None] for said in texts}
 
 
-#: Whether a build of the same driver may help where a program says this; a retry never does.
+#: Whether a build of the same driver may help if a program prints this text; a retry never helps.
 MAY_BUILD = {
     "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service": False,
     "[ 9.1] Loading of unsigned module is rejected": False,
@@ -320,7 +320,7 @@ FAULTS = (
     ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", _RESET, "retry build"),
     ("NVRM: Xid (0000:01:00): 154, GPU recovery action changed from None to Node Reboot Required", _RESET, "retry build"),
 )  # fmt: skip
-#: Messages that a sound GPU's driver has too.
+#: Messages that the driver of a sound GPU logs too.
 NOTICES = (
     "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder@)",
     "NVRM: ignore invalid BAR failure for BAR2",
@@ -486,7 +486,7 @@ def test_driver_notice_is_not_taken_for_a_fault() -> None:
     assert seen == {text: [Severity.NOTICE] for text in texts}
 
 
-#: The classes of Xids, by what NVIDIA's catalogue advises at once.
+#: The classes of Xids, by the immediate action in NVIDIA's catalogue.
 XIDS = {
     (Severity.APPLICATION, ""): (
         8, 11, 13, 25, 31, 32, 39, 40, 41, 43, 45, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88,
@@ -612,7 +612,7 @@ def test_cause_of_a_message_in_the_output_of_a_program_is_found() -> None:
 
 
 def test_exit_codes_of_nvidia_smi_that_no_retry_changes_have_an_explanation() -> None:
-    """Exit codes 9 (no driver is loaded) and 6 (there is no GPU) are not among them."""
+    """A later retry may help after exit code 9 (no driver is loaded) or 6 (there is no GPU)."""
     assert SMI_EXIT_CODES == {
         8: NO_POWER,
         14: CORRUPT_INFOROM,

@@ -109,7 +109,7 @@ def test_plan_changes_nothing_and_logs_nothing(
 
 
 def test_plan_without_a_decision_prints_only_steps(invocation: Invocation) -> None:
-    """The unit of MIG runs this program."""
+    """The unit `mig-partition` runs this program."""
     assert isinstance(invocation.runner, SimulatedNode)
     invocation.runner.arch = "aarch64"
 

@@ -86,5 +86,5 @@ def test_variable_has_the_same_value_for_systemd_and_for_a_shell() -> None:
 
         read = [(each.name, each.value) for each in read_environment(f"X=1\n{line}\nY=2\n")]
         assert read == [("X", "1"), ("A", value), ("Y", "2")]
-        # A shell replaces nothing in it, and ends its quotes at the end.
+        # A shell expands nothing in the line, and the quotes end at the end of the line.
         assert re.fullmatch(r'A=([a-z=,]*|"([^"\\$`]|\\["\\$`])*")', line), value

@@ -391,7 +391,7 @@ def test_driver_of_a_package_belongs_to_the_customer(tmp_path: Path) -> None:
         assert teardown.files.exists(module)
         assert teardown.node.loaded() == STACK
         assert all(teardown.files.exists(path) for path in PROGRAMS)
-        # A module of the same name and version for another kernel is the package's as well.
+        # A module of the same name and version for another kernel belongs to the package too.
         assert teardown.files.exists(module_path(OTHER_KERNEL)) is not own_name
 
 

@@ -372,7 +372,7 @@ def test_configuration_that_is_a_symbolic_link_is_not_taken_for_an_import_of_its
             return CommandResult(argv=tuple(argv), exit_code=0, stdout=dump, stderr="")
 
     configure = configure_containerd("version = 2\n", WantedRuntimes(has_nvidia=True))
-    with pytest.raises(StepFailedError, match=r"See '/etc/containerd/config\.toml'\..* is left"):
+    with pytest.raises(StepFailedError, match=r"See '/etc/containerd/config\.toml'\..* is unchanged"):
         configure.function(make_node(Containerd(), tmp_path))
 
     assert files.read("/srv/containerd.toml") == "old"

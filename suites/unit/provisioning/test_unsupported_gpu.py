@@ -29,7 +29,8 @@ TOLD = (
 )
 
 
-#: One log for each answer to whether a retry or a build can help: test_driver_words.py has the table.
+#: One log for each combination of 'a retry can help' and 'a build can help'; test_driver_words.py
+#: tests all logs.
 LOGS = {(log.can_retry_help, log.can_rebuild_help): log for log in PUBLIC_LOGS}.values()
 
 
@@ -93,7 +94,8 @@ def test_log_without_a_complete_refusal_has_no_refusals() -> None:
     assert [parse_refusals(log) for log in ("", LOST, cut)] == [(), (), ()]
 
 
-#: Of a driver that was replaced since, in an earlier part of this boot. A prefix is another release.
+#: Releases that were loaded earlier in this boot. A release whose number begins with VERSION, or
+#: with which VERSION begins, is another release.
 OTHER_RELEASES = ["470.82.01", VERSION.rpartition(".")[0], f"{VERSION}.1"]
 
 
@@ -183,7 +185,7 @@ def test_module_of_another_kernel_is_rebuilt_after_one_try_of_the_probe(
 
     assert invocation.run("boot", {**GPU_NODE, "config_gpu_driver_if_needed": False}) == 84
 
-    # Once in the validation, and once after the install.
+    # The command runs once in the validation, and once after the install.
     assert len(calls_of(simulated, "nvidia-modprobe")) == 2
     assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == 1
 
