@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.evidence import Evidence
+    from harness.evidence.node_state import DkmsBuild
 
 DRIVER_MODULES = (
     *("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_vgpu_vfio"),
@@ -103,8 +104,8 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
     module, or would load another module.
     """
     states: dict[str | None, set[str]] = {}
-    for build in evidence.dkms_builds:
-        if any(fnmatchcase(build.name, name) for name in _DKMS_NAMES) and build.version == version:
+    for build in _driver_builds(evidence):
+        if build.version == version:
             states.setdefault(build.kernel, set()).add(build.state)
     require(
         states.get(kernel) == {"installed"},
@@ -135,8 +136,16 @@ def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
     )
 
 
-def _dkms_folder(kernel: str) -> str:
-    return f"/lib/modules/{kernel}/updates/dkms"
+def _driver_builds(evidence: Evidence) -> list[DkmsBuild]:
+    return [
+        build
+        for build in evidence.dkms_builds
+        if any(fnmatchcase(build.name, name) for name in _DKMS_NAMES)
+    ]
+
+
+def _loaded_modules(evidence: Evidence) -> list[str]:
+    return [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
 
 
 def _lost_modules(evidence: Evidence, kernel: str, tree: str) -> list[str]:
@@ -197,7 +206,7 @@ def module_built_since_boot(evidence: Evidence, kernel: str) -> None:
 
 def no_module_loaded(evidence: Evidence) -> None:
     """Expect that no module of the driver is loaded, and that no device node of a GPU exists."""
-    loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
+    loaded = _loaded_modules(evidence)
     paths = evidence.paths
     nodes = list(paths.seen(_DEVICE_NODES))
     require(
@@ -239,15 +248,11 @@ def no_driver_artefact(evidence: Evidence, *, allow: Sequence[str] = ()) -> None
         if not _is_of_others(path) and not any(fnmatchcase(path, pattern) for pattern in allow)
     )
     require(not left, f"No driver artefact was expected, but these were left: {left}.", evidence)
-    loaded = [name for name in DRIVER_MODULES if name in evidence.loaded_modules]
+    loaded = _loaded_modules(evidence)
     require(
         not loaded, f"No driver module was expected, but these are loaded: {loaded}.", evidence
     )
-    builds = [
-        build
-        for build in evidence.dkms_builds
-        if any(fnmatchcase(build.name, name) for name in _DKMS_NAMES)
-    ]
+    builds = _driver_builds(evidence)
     require(not builds, f"No driver was expected in DKMS, but it has {builds}.", evidence)
     paths.matching(*DRIVER_ARTEFACTS)  # this lookup raises HarnessError if an artefact may be left
 
@@ -416,7 +421,7 @@ def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
 
     Raises ExpectationError if there is no module `nvidia`, even if there are other modules.
     """
-    folder = _dkms_folder(kernel)
+    folder = f"/lib/modules/{kernel}/updates/dkms"
     files = evidence.paths.matching(*(f"{folder}/{name}" for name in _MODULE_FILES))
     require(
         any(path.startswith(f"{folder}/nvidia.ko") for path in files),

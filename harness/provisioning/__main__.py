@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -59,7 +59,7 @@ class Session:
     print_line: Callable[[str], None]
     executor: Executor
     decision: Decision | None = None
-    kernel: str | None = field(default=None)
+    kernel: str | None = None
 
     def bake(self) -> None:
         self.kernel = self.node.kernel()

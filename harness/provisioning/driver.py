@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from . import containerd, toolkit
 from .cdi import Engine
+from .containerd_config import WantedRuntimes
 from .driver_messages import find_tool_words
 from .driver_words import CORRUPT_INFOROM, SMI_EXIT_CODES
 from .exit_codes import ExitCode
@@ -341,7 +342,7 @@ def _validate_handler_steps(configuration: Configuration) -> list[Step]:
     return [
         Step(
             name="validate-runtime-handler",
-            actions=(toolkit.validate_handler(),),
+            actions=(toolkit.expect_in_effect(WantedRuntimes(has_nvidia=True)),),
             exit_code=_FAILED,
             needs=("validate-cdi-spec",),
             groups=(_VALIDATE,),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class PlanError(ValueError):
 class Plan:
     """Steps in the order in which they run."""
 
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[Step, ...] = ()
 
     @classmethod
     def order(cls, steps: list[Step]) -> Plan:

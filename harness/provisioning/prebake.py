@@ -41,10 +41,6 @@ class Record:
     def to_json(self) -> dict[str, str | None]:
         return asdict(self)
 
-    def render(self) -> str:
-        """Render the file's text."""
-        return "".join(f"{key}={value}\n" for key, value in asdict(self).items())
-
 
 def parse_record(text: str) -> Record:
     """Parse a record; if the text is not a complete record, the result is corrupt.
@@ -71,11 +67,6 @@ def read_record(files: NodeFiles, path: str) -> Record | None:
     except UnreadableFileError:
         return Record()
     return None if text is None else parse_record(text)
-
-
-def write_record(files: NodeFiles, path: str, record: Record) -> None:
-    """Write a record atomically."""
-    files.write(path, record.render())
 
 
 class Action(enum.Enum):

@@ -410,11 +410,6 @@ def validate_spec() -> tuple[Action, ...]:
     return (where_loaded(service, not_failed, _expect_spec_action()),)
 
 
-def validate_handler() -> Do:
-    """Check that containerd has the nvidia runtime."""
-    return expect_in_effect(WantedRuntimes(has_nvidia=True))
-
-
 def _expect_not_failed(node: NodeContext) -> None:
     service = f"{REFRESH_UNIT}.service"
     if node.answer("systemctl", "is-failed", service) == "failed":

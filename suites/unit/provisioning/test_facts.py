@@ -23,7 +23,6 @@ from harness.shell.mocks.scripted_runner import ScriptedRunner
 from .fakes import (
     GPU_NODE,
     KERNEL,
-    RECORD_PATH,
     VERSION,
     make_node,
     write_record,
@@ -195,18 +194,6 @@ def test_no_driver_decision_is_made_on_an_arm64_node_with_a_gpu(tmp_path: Path) 
     runner = script(arch="aarch64").expect("uname -n").expect("modinfo -F version nvidia")
     teardown = Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
     assert see(runner, tmp_path).decision == teardown
-
-
-def test_record_path_comes_from_the_configuration(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-    write_record(files)
-    files.write("/opt/other", files.read(RECORD_PATH) or "")
-    files.remove(RECORD_PATH)
-    runner = script().expect("uname -n").expect("modinfo -F version nvidia")
-
-    facts = see(runner, tmp_path, {"gpu_dkms_marker_file": "/opt/other"})
-
-    assert facts.record is not None
 
 
 def test_unreadable_containerd_configuration_has_its_own_exit_code(tmp_path: Path) -> None:

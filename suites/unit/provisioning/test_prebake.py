@@ -23,10 +23,9 @@ from harness.provisioning.prebake import (
     decide,
     parse_record,
     read_record,
-    write_record,
 )
 
-from .fakes import KERNEL, OTHER_KERNEL, OTHER_VERSION, VERSION
+from .fakes import KERNEL, OTHER_KERNEL, OTHER_VERSION, RECORD_PATH, VERSION, write_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,24 +68,14 @@ def test_record_with_an_invalid_field_is_corrupt() -> None:
         assert record.is_corrupt, line
 
 
-def test_written_record_has_the_same_fields_when_it_is_read(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-
-    write_record(files, "/opt/record", RECORD)
-
-    assert read_record(files, "/opt/record") == RECORD
-    assert files.at("/opt/record").stat().st_mode & 0o7777 == 0o644
-    assert files.read("/opt/record") == (
-        f"kernel={KERNEL}\ndriver_version={VERSION}\ndriver_kind=cuda\narch=x86_64\n"
-    )
-
-
-def test_missing_record_is_read_as_none_and_a_folder_in_its_place_is_read_as_corrupt(
+def test_record_is_read_from_its_file_and_is_none_without_a_file_and_corrupt_for_a_folder(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)
     files.make_directory("/opt/folder")
+    write_record(files)
 
+    assert read_record(files, RECORD_PATH) == RECORD
     assert read_record(files, "/opt/record") is None
     assert read_record(files, "/opt/folder") == Record()
 

@@ -24,7 +24,6 @@ from harness.provisioning.teardown import (
     tear_down,
 )
 from harness.shell.mocks.scripted_runner import ScriptedRunner
-from suites.unit.provisioning.fakes import make_immovable
 
 from .fakes import (
     KERNEL,
@@ -32,6 +31,7 @@ from .fakes import (
     OTHER_VERSION,
     RECORD_PATH,
     VERSION,
+    make_immovable,
     make_node,
     write_record,
 )
