@@ -195,7 +195,7 @@ def no_gpu_error_logged(evidence: Evidence) -> str:
     refused = evidence.refused_gpus
     require(
         not refused,
-        f"All GPUs were expected to be supported, but the driver reports that {refused} are not. "
+        f"All GPUs were expected to be supported, but the driver does not support {refused}. "
         f"{' '.join(each.describe() for each in parse_refusals(evidence.kernel_log))}",
         evidence,
     )

@@ -389,7 +389,7 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
     names = [runtime.name for runtime in runtimes]
     if names and has_default and default not in names:
         return (
-            f"containerd was expected to run pods, but its default runtime '{default}' is none of its runtimes "
+            f"containerd was expected to run pods, but its default runtime '{default}' is not one of its runtimes "
             f"{names}, so its CRI plugin does not start. Correct 'default_runtime_name', and restart containerd."
         )
     if any(

@@ -236,7 +236,7 @@ class WantedRuntimes:
             )
         if runtimes and default not in runtimes:
             yield (
-                f"Its default runtime '{default}' is none of its runtimes {sorted(runtimes)}, so its CRI "
+                f"Its default runtime '{default}' is not one of its runtimes {sorted(runtimes)}, so its CRI "
                 "plugin does not start."
             )
         if self.is_nvidia_default and not is_nvidia:

@@ -179,7 +179,7 @@ NOT_MET = (
             "containerd-config",
             CONTAINERD_CONFIG.replace('_name = "runc"', '_name = "nvidia-cdi"'),
         ),
-        "its default runtime 'nvidia-cdi' is none of its runtimes ['nvidia', 'runc']",
+        "its default runtime 'nvidia-cdi' is not one of its runtimes ['nvidia', 'runc']",
     ),
     Case(
         "services",

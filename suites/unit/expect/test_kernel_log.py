@@ -120,7 +120,7 @@ def test_expected_refused_gpus_must_be_exactly_the_gpus_that_the_driver_refused(
         with pytest.raises(ExpectationError, match=r"\['2bb1', '2bb5'\]"):
             gpus_refused(evidence, *others)
     # An unknown message beside the refusals changes nothing.
-    assert "that ['2bb1', '2bb5'] are not." in judged(tmp_path, f"{log}{UNKNOWN}\n")[1]
+    assert "does not support ['2bb1', '2bb5']." in judged(tmp_path, f"{log}{UNKNOWN}\n")[1]
 
 
 def test_error_quotes_a_cause_and_not_its_consequences(tmp_path: Path) -> None:

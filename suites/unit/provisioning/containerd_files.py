@@ -89,7 +89,7 @@ REFUSED = "containerd does not accept its configuration."
 DISABLED = "Its CRI plugin is disabled"
 NONE = "None of its runtimes"
 OFF = "Its 'enable_cdi' is not true."
-NO_DEFAULT = "is none of its runtimes"
+NO_DEFAULT = "is not one of its runtimes"
 NO_TOML = "cannot be edited"
 
 

@@ -489,13 +489,13 @@ def test_dump_of_containerd_is_compared_with_the_wanted_runtimes() -> None:
     rows = [
         (GPU, RUNC + NVIDIA, None),
         (GPU, RUNC, f"None of its runtimes ['runc'] has '{PROGRAM}' as its"),
-        (GPU, NVIDIA, "Its default runtime 'runc' is none of its runtimes ['nvidia']"),
+        (GPU, NVIDIA, "Its default runtime 'runc' is not one of its runtimes ['nvidia']"),
         (GPU, DEFAULT_NVIDIA + NVIDIA, None),
         (GPU, DEFAULT_NVIDIA + RUNC, "None of its runtimes ['runc'] has"),
         (
             GPU,
             f"{DEFAULT_NVIDIA.replace('nvidia', '')}{RUNC}{NVIDIA}",
-            "Its default runtime '' is none of its runtimes ['nvidia', 'runc']",
+            "Its default runtime '' is not one of its runtimes ['nvidia', 'runc']",
         ),
         (GPU, CDI_OFF, None),
         (GPU, f"required_plugins = ['{CRI}']\n{RUNC}{NVIDIA}", None),
@@ -505,7 +505,7 @@ def test_dump_of_containerd_is_compared_with_the_wanted_runtimes() -> None:
             "Its default runtime is 'runc', which is not the nvidia runtime.",
         ),
         (default, DEFAULT_NVIDIA + NVIDIA, None),
-        (default, DEFAULT_KATA + NVIDIA, "Its default runtime 'kata' is none of its runtimes"),
+        (default, DEFAULT_KATA + NVIDIA, "Its default runtime 'kata' is not one of its runtimes"),
         (
             default,
             DEFAULT_NVIDIA.replace('"nvidia"', '"nvidia-cdi"') + NVIDIA + NVIDIA_CDI,
@@ -528,7 +528,7 @@ def test_dump_of_containerd_is_compared_with_the_wanted_runtimes() -> None:
             f'{RUNC}[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
             f"Its default runtime 'default_runtime' starts '{PROGRAM}'.",
         ),
-        (OTHER, DEFAULT_NVIDIA + RUNC, "Its default runtime 'nvidia' is none of its runtimes"),
+        (OTHER, DEFAULT_NVIDIA + RUNC, "Its default runtime 'nvidia' is not one of its runtimes"),
         (OTHER, DEFAULT_NVIDIA + NVIDIA.replace(PROGRAM, "runc"), None),
     ]
     for wanted, dump, words in rows:
