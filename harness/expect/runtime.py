@@ -425,9 +425,9 @@ def _runtime_unit(evidence: Evidence) -> str:
 def gpu_services_up(evidence: Evidence) -> str:
     """Expect the units that serve GPUs not to have failed, and the runtime of pods to be active.
 
-    A unit that waits for a restart counts as failed, and so does a unit whose file systemd refuses.
-    The runtime of pods is containerd, unless another unit runs the node's pods; then containerd may
-    be unused.
+    A unit that waits for a restart counts as failed. A unit whose file systemd refuses counts as
+    failed too. The runtime of pods is containerd, unless another unit runs the node's pods; then
+    containerd may be unused.
     """
     require(
         SYSTEMD_PATH in evidence.paths,

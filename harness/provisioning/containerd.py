@@ -98,8 +98,8 @@ def fetch(image: ContainerImage) -> When:
 def run_driver_image(image: ContainerImage, *, container: str, action: str, retry: Retry) -> Run:
     """Run the driver image's entry point on the host.
 
-    An attempt that reaches its time limit leaves its container behind, and the container's name
-    would be in use in all later attempts. So the container is removed after each failed attempt.
+    An attempt that reaches its time limit leaves its container behind. The container's name would
+    then be in use in all later attempts. So the container is removed after each failed attempt.
     """
     return Run(
         argv=(
@@ -161,8 +161,8 @@ def remove(image: ContainerImage) -> Run:
     """Remove the image asynchronously, because waiting would delay the boot by seconds.
 
     The image's name in the registry is removed too: a run that was killed after the pull may have
-    left this name, and the name would keep the image's content for ever. It is not an error if a
-    name does not exist.
+    left this name, and containerd would keep the image's content because of this name. It is not an
+    error if a name does not exist.
     """
     names = dict.fromkeys((image.name, image.pull_reference))
     return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)

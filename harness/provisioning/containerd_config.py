@@ -249,7 +249,7 @@ class WantedRuntimes:
 
 
 def is_cri_disabled(dump: str) -> bool:
-    """Return whether the CRI plugin is disabled, by its own name or by the name of a plugin that it needs."""
+    """Return whether the configuration disables the CRI plugin, or a plugin that the CRI plugin needs."""
     disabled = read_strings(get_value(dump, ("disabled_plugins",)) or "")
     return not _CRI_PLUGIN_NAMES.isdisjoint(disabled)
 

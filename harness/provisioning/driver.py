@@ -1,7 +1,6 @@
 """The steps that bring a driver up on a managed node.
 
-The module is long because each step is a function beside the functions that it needs, in the order
-of the steps.
+The module is long because the functions of all steps are here, in the order of the steps.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ class DriverMessage:
 def parse_messages(log: str) -> tuple[DriverMessage, ...]:
     """Return the driver's messages in the kernel's log, in order.
 
-    Each line of the driver's resource manager (`NVRM`) with an unknown text is a message. A line
-    with an unknown text of another part of the driver is a message if it contains a word such as
+    Each line of the driver's resource manager (`NVRM`) with an unknown text is a message. A line of
+    another part of the driver with an unknown text is a message if the line contains a word such as
     `error`.
     """
     lines = [(line, said) for line in log.splitlines() if (said := _said(line)) is not None]

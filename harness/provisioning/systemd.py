@@ -99,8 +99,8 @@ def says_loaded(result: CommandResult) -> bool:
 def says_present(result: CommandResult) -> bool:
     """Return whether the result of `is_loaded_query` says that the unit exists or is masked.
 
-    A mask is an administrator's choice and hides the unit's file, so installing the unit again would
-    not help.
+    An administrator masks a unit on purpose. The mask hides the unit's file, so another install of
+    the unit would not help.
     """
     return result.ok and result.stdout.strip() in {"loaded", "masked"}
 

@@ -232,10 +232,10 @@ def _module_version(node: NodeContext, path: str) -> str | None:
 def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
-    If any part on the node has another version than the record, that version is the customer's,
-    even if parts of the baked version exist too. Any version from the distribution's packages is
-    the customer's too; the module of such a package has another name in the DKMS tree. If the
-    record has no version, the two drivers cannot be distinguished, and the driver is removed
+    If any part of a driver on the node has another version than the record, the customer installed
+    that version, even if parts of the baked version exist too. Any version from the distribution's
+    packages is the customer's too; the module of such a package has another name in the DKMS tree.
+    If the record has no version, the two drivers cannot be distinguished, and the driver is removed
     completely.
     """
     if residue.record is None or residue.record.driver_version is None:

@@ -1,4 +1,4 @@
-"""Expectations on GPUs of any vendor: which functions are GPUs follows from the models."""
+"""Expectations on GPUs of any vendor; the models in the catalogue decide which PCI functions are GPUs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LINUX = "[    0.0] Linux version 6.8.0\n"
-#: The driver's lines of an H100 and an H200 that work, with the open module 580.159.04.
+#: The driver's log lines on working nodes with an H100 and an H200, with the open module
+#: 580.159.04.
 SOUND = """\
 [    0.170043] pci 0000:00:06.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint
 [    0.530006] nvidia: loading out-of-tree module taints kernel.

@@ -255,7 +255,7 @@ def test_boot_in_validation_mode_installs_a_driver_if_there_is_none(
 def test_node_that_partitions_its_gpu_reboots_at_the_end_of_the_boot(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
-    """An arm64 node, whose image contains its driver, partitions its GPU too."""
+    """An arm64 node, whose image contains the driver, partitions its GPU like other nodes."""
     simulated.arch = "aarch64"
     simulated.units.add("mig-partition")
 

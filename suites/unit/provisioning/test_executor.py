@@ -151,7 +151,7 @@ def test_failure_that_is_ignored_lets_the_next_step_but_not_the_next_action_run(
 
 
 def test_exit_code_of_an_error_overrides_the_exit_code_of_its_step(tmp_path: Path) -> None:
-    """A failure that is ignored stays ignored."""
+    """If the failure of a step is ignored, the exit code of an error does not end the run."""
     for error in (
         ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, "No."),
         StepFailedError("No.", ExitCode.APT_INSTALL_TIMEOUT),

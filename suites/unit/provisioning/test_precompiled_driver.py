@@ -1,4 +1,4 @@
-"""A node installs the driver that was compiled for its kernel, and builds a driver only if allowed."""
+"""A node installs the driver for its kernel; it builds a driver only if the configuration allows it."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_cleanup_is_run_after_each_failed_try_even_if_the_budget_is_spent(tmp_pa
 
 
 def test_cleanup_is_run_after_a_try_that_a_signal_ends(tmp_path: Path) -> None:
-    """Processes of the command end with it, but processes of its container do not."""
+    """The signal ends the command's own processes, but not the processes in the command's container."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
