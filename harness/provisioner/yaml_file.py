@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
 from collections.abc import Mapping  # noqa: TC003 - pydantic evaluates the annotations
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -29,7 +31,6 @@ from harness.provisioner.user_data import read_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 #: The user-data contains all files of a provisioner, and cloud-init keeps user-data in memory.
 _FILES_LIMIT_MIB = 64
@@ -210,10 +211,7 @@ def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[Guest
         if not source.is_dir():
             yield _guest_file(target, source, mode)
             return
-        # `rglob` does not follow a link to a folder, so `_guest_file` refuses the link.
-        found = sorted(
-            each for each in source.rglob("*") if each.is_symlink() or not each.is_dir()
-        )
+        found = sorted(_paths_below(source))
         if mode is not None or not found:
             raise BadInputError(
                 f"The folder '{source}' contains no file."
@@ -232,6 +230,18 @@ def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[Guest
             line=line_of(file, location),
             key=".".join(location),
         ) from error
+
+
+def _paths_below(folder: Path) -> Iterator[Path]:
+    """Yield the files and links below a folder; raises OSError if a folder cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for top, folders, names in os.walk(folder, onerror=refuse):
+        # `walk` does not follow a link to a folder, so `_guest_file` refuses the link.
+        links = (name for name in folders if Path(top, name).is_symlink())
+        yield from (Path(top, name) for name in (*names, *links))
 
 
 def _guest_file(target: str, source: Path, mode: int | None) -> GuestFile:

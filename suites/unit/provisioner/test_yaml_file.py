@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -250,4 +251,21 @@ def test_files_that_are_too_large_together_are_refused(
     with pytest.raises(
         BadInputError, match=r"key 'files': These files have more than 1 MiB together"
     ):
+        project.read(WHOLE)
+
+
+def test_folder_with_an_unreadable_folder_is_refused(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+    unreadable = str(project.folder / "lib" / "bin")
+
+    def refuse(path: str) -> object:
+        if str(path) == unreadable:
+            raise PermissionError(errno.EACCES, "Permission denied", unreadable)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    with pytest.raises(BadInputError, match=f"'{unreadable}' cannot be read"):
         project.read(WHOLE)
