@@ -306,11 +306,21 @@ class MachineGpuSlots(GuestChannels):
 
     @stepped("Plug a GPU into machine '{0.name}'")
     def hot_plug(self, gpu: RequestedGpu) -> str:
-        """Plug a GPU into the running machine, and return its device id."""
+        """Plug a GPU into the running machine, and return its device id.
+
+        Raises HarnessError if the VM does not accept the GPU, for example if no slot is free.
+        """
         (provided,) = self.gpus.provide(
             [gpu], report=self._services.report, cancelled=self._stop_reason
         )
-        self.vm.plug(provided.attachment)
+        try:
+            self.vm.plug(provided.attachment)
+        except HarnessError:
+            # QEMU may have opened a part of a host's GPU, so the lease of this GPU stays until the
+            # machine ends.
+            if provided.device_id in self.gpus.emulated:
+                self.gpus.withdraw(provided.device_id)
+            raise
         self._show_gpus()
         return provided.device_id
 

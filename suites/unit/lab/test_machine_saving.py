@@ -148,6 +148,21 @@ def test_gpus_are_listed_as_they_are_plugged_and_unplugged_and_traces_are_kept(
     assert stage.shown_gpus == [[name], [name, name], [name]]
 
 
+def test_emulated_gpu_that_cannot_be_plugged_does_not_stay_in_the_machine(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plug(_: object) -> None:
+        raise HarnessError("All 4 root ports are in use.")
+
+    with stage.machine() as machine:
+        monkeypatch.setattr(stage.driver.vms[0], "plug", plug)
+
+        with pytest.raises(HarnessError, match="All 4 root ports are in use"):
+            machine.hot_plug(a_model())
+
+        assert (machine.gpus.plugged, machine.gpus.emulated) == ((), ())
+
+
 class FakeSsh:
     """Fake SSH access, which records its arguments and the time limits of its connections."""
 
