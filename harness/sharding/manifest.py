@@ -124,10 +124,13 @@ def begin(folder: Path) -> tuple[int, Path]:
     The reports of a finished run are removed first.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (folder / MANIFEST).exists():
+    earlier = list(folder.glob(f"{_START}*"))
+    # Only the process that removes the record also removes the folders of earlier starts: another
+    # process may have made the folder of a new start meanwhile.
+    with contextlib.suppress(FileNotFoundError):
         (folder / MANIFEST).unlink()
-        for earlier in folder.glob(f"{_START}*"):
-            shutil.rmtree(earlier, ignore_errors=True)
+        for each in earlier:
+            shutil.rmtree(each, ignore_errors=True)
     number = starts_of(folder)
     while True:
         number += 1

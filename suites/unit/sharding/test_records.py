@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +21,6 @@ from harness.sharding.manifest import (
     write_manifest,
 )
 from harness.sharding.report_file import read_report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -64,6 +61,29 @@ def test_error_for_a_file_without_durations_mentions_the_file(
     for path in (tmp_path / "durations", tmp_path, tmp_path / "pipe"):
         with pytest.raises(BadInputError, match=path.name):
             read_durations(path)
+
+
+def test_two_simultaneous_starts_of_a_finished_shard_keep_both_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other start begins as soon as this start has removed the record of the finished run."""
+    begin(tmp_path)
+    (tmp_path / MANIFEST).write_text("{}")
+    remove = Path.unlink
+    others: list[Path] = []
+
+    def unlink(path: Path) -> None:
+        remove(path)
+        monkeypatch.undo()
+        others.append(begin(tmp_path)[1])
+        remove(path)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+
+    _, own = begin(tmp_path)
+
+    assert own.is_dir()
+    assert [each.is_dir() for each in others] == [True]
 
 
 def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> None:
