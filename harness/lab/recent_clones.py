@@ -86,12 +86,14 @@ def _read(
         with open_plain(kept) as file:
             written = os.fstat(file.fileno())
             content = file.read()
+        # A file of the harness may vanish meanwhile, for example a temporary file of an editor.
+        current = _facts(lab)
     except (OSError, LimitError):
         return None
     if written.st_uid != os.geteuid() or written.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return None
     digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    if hashlib.sha256(_facts(lab) + pickled).digest() != digest:
+    if hashlib.sha256(current + pickled).digest() != digest:
         return None
     # Unpickling is safe: no other user could write these bytes, and the digest shows that the harness has
     # not changed since.

@@ -179,6 +179,19 @@ def test_checkpoint_that_changes_before_it_is_in_use_is_looked_up_again(
     assert clones.clone() == 2
 
 
+def test_saved_state_is_looked_up_again_if_a_file_of_the_harness_vanishes_meanwhile(
+    clones: Clones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clones.clone()
+
+    def vanish(folder: str) -> Iterator[tuple[str, int]]:
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(recent_clones, "_files_below", vanish)
+
+    assert clones.clone() == 2
+
+
 def test_file_of_the_recent_clone_is_accessible_only_to_its_user(clones: Clones) -> None:
     clones.clone()
 
