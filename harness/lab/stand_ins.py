@@ -60,7 +60,7 @@ def check_stand_ins(
                     source="NodeRequest",
                     key=key,
                 )
-            if known[variable].fullmatch(value) is None:
+            if known[variable].fullmatch(str(value)) is None:
                 raise BadInputError(
                     f"The stand-in '{name}' does not accept the value '{value}'; a value of "
                     f"'{variable}' has to match '{known[variable].pattern}'.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,14 @@ def test_error_for_an_unknown_variable_of_a_stand_in_mentions_the_field() -> Non
     for stand_ins, message in rows:
         with pytest.raises(BadInputError, match=message):
             a_request(stand_ins=stand_ins)
+
+
+def test_number_is_accepted_as_the_value_of_a_stand_in() -> None:
+    stand_ins: Any = {"kubelet": {"START_DELAY_S": 30}}
+
+    (file,) = stand_in_files(a_request(stand_ins=stand_ins).stand_ins)
+
+    assert file.content == b"START_DELAY_S=30\n"
 
 
 def test_unit_of_a_user_with_the_environment_file_of_a_stand_in_is_a_stand_in() -> None:
