@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import io
-import secrets
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 from harness.foreign_json import parse_json
 from harness.image.formats.oci import Entry, archive_of, container_image, tar_of
 from harness.lab.saved_states import booted
-from harness.lease import hold, make_private_folder
+from harness.lab.shared_caches import cached_driver_file
 from harness.registry.server import read_image
 
 if TYPE_CHECKING:
@@ -79,13 +79,12 @@ def modules_for(lab: Lab, baked: Image, kernel: Kernel) -> dict[str, bytes]:
 
     The cache keeps the modules by the image's key.
     """
-    folder = make_private_folder(lab.settings.cache / "driver-images")
-    kept = folder / f"{baked.name}-{baked.key[:KEY_DIGITS]}-{kernel.version}.tar"
-    with hold(folder / "lock", timeout_s=_BUILD_S, what="a driver image"):
-        if not kept.exists():
-            part = kept.with_suffix(f".{secrets.token_hex(4)}")
-            part.write_bytes(_build(lab, baked, kernel))
-            part.replace(kept)
+    kept = cached_driver_file(
+        lab.settings,
+        f"{baked.name}-{baked.key[:KEY_DIGITS]}-{kernel.version}.tar",
+        functools.partial(_build, lab, baked, kernel),
+        timeout_s=_BUILD_S,
+    )
     with tarfile.open(kept) as tar:
         entries = [_entry(tar, member) for member in tar]
     return {entry.path: entry.content for entry in entries}

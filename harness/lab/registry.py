@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import shutil
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,8 @@ from harness.artifact_cache import KEY_DIGITS
 from harness.cloudinit import GuestFile
 from harness.errors import HarnessError
 from harness.lab.saved_states import booted
-from harness.lease import hold, make_private_folder
+from harness.lab.shared_caches import cached_driver_file
+from harness.lease import make_private_folder
 from harness.machine.description.spec import HostPort
 from harness.progress import ProgressEvent, Stage
 from harness.registry import RegistryLog
@@ -136,16 +138,15 @@ def driver_archive(lab: Lab, image: Image) -> bytes:
 
     The archive is read from a machine once, and then kept in the cache under the image's key.
     """
-    folder = make_private_folder(lab.settings.cache / "driver-images")
-    kept = folder / f"{image.name}-{image.key[:KEY_DIGITS]}.tar"
-    patience = lab.patience
-    with hold(folder / "lock", timeout_s=_ARCHIVE_KVM_S * patience, what="a driver image"):
-        if not kept.exists():
-            _read_archive(lab, image, kept)
-    return kept.read_bytes()
+    return cached_driver_file(
+        lab.settings,
+        f"{image.name}-{image.key[:KEY_DIGITS]}.tar",
+        functools.partial(_read_archive, lab, image),
+        timeout_s=_ARCHIVE_KVM_S * lab.patience,
+    ).read_bytes()
 
 
-def _read_archive(lab: Lab, image: Image, to: Path) -> None:
+def _read_archive(lab: Lab, image: Image) -> bytes:
     with lab.clone(booted(image), "driver-image") as machine:
         content = machine.agent.read_bytes(DRIVER_ARCHIVE, machine.deadline(_ARCHIVE_KVM_S))
     if content is None:
@@ -154,6 +155,4 @@ def _read_archive(lab: Lab, image: Image, to: Path) -> None:
             f"'{DRIVER_ARCHIVE}', but that file is missing; push a driver container image with "
             "`registry.push`."
         )
-    part = to.with_suffix(f".{secrets.token_hex(4)}")
-    part.write_bytes(content)
-    part.replace(to)
+    return content

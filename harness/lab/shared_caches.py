@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.image.store import ImageStore
+from harness.lease import hold, make_private_folder
 from harness.machine.description.spec import Accelerator
 from harness.provisioning.command import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from harness.artifact_cache import ArtifactSource
     from harness.provisioning.command import Runner
@@ -47,6 +48,21 @@ def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -
         accepted_licences=settings.accepted_licences,
         source=shared.get("images"),
     )
+
+
+def cached_driver_file(
+    settings: Settings, name: str, make: Callable[[], bytes], *, timeout_s: float
+) -> Path:
+    """Return the file `name` in the cache of driver images; write the result of `make` if it is missing."""
+    folder = make_private_folder(settings.cache / "driver-images")
+    kept = folder / name
+    with hold(folder / "lock", timeout_s=timeout_s, what="a driver image"):
+        if not kept.exists():
+            # After a failed write, the next call overwrites the temporary file.
+            part = folder / f".{name}.part"
+            part.write_bytes(make())
+            part.replace(kept)
+    return kept
 
 
 def host_facts(

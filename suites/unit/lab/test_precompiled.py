@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.image.formats.oci import Entry, archive_of, container_image
-from harness.lab import precompiled, registry
+from harness.lab import shared_caches
 from harness.lab.precompiled import modules_for, precompiled_archive
 from harness.lab.registry import DRIVER_ARCHIVE, driver_archive
 from suites.unit.lab.builders import an_image
@@ -200,8 +200,7 @@ def test_driver_image_is_made_under_a_lock(
         yield
         assert len(asked) == before + 1
 
-    for module in (precompiled, registry):
-        monkeypatch.setattr(module, "hold", hold)
+    monkeypatch.setattr(shared_caches, "hold", hold)
     built.agent.files[DRIVER_ARCHIVE] = b"archive"
 
     modules_for(lab, an_image(), an_image().newest_kernel)
