@@ -42,7 +42,7 @@ def completed(machine: LabMachine, folder: Path, error: BaseException | None) ->
     Evidence of a passed test, which `--evidence=always` keeps, gets history and timeline only.
     """
     of_failure = () if error is None else (_add_difference, _add_versions)
-    for add in (_add_history, *of_failure, _add_timeline):
+    for add in (collect_history, *of_failure, _add_timeline):
         _try(folder, add, machine, folder)
     return folder
 
@@ -54,10 +54,6 @@ def _try(folder: Path, add: Callable[..., None], *arguments: object) -> None:
         # An exception from a hook would end the whole run, and the disk may be full.
         with contextlib.suppress(OSError), (folder / _LEFT_OUT).open("a") as file:
             file.write(f"{add.__name__.lstrip('_')}: {raised!r}\n")
-
-
-def _add_history(machine: LabMachine, folder: Path) -> None:
-    collect_history(machine, folder)
 
 
 def _add_difference(machine: LabMachine, folder: Path) -> None:

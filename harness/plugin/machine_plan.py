@@ -16,7 +16,7 @@ from harness.image import CloudImage, Image
 from harness.lab.cached_only import CachedOnlyLab, NotCachedError, refuse_to_wait
 from harness.lab.saved_states import SavedState
 from harness.plugin.node_ids import shown_id
-from harness.plugin.shards import family_of, shared_fixtures
+from harness.plugin.shards import family_of, parameters_of, shared_fixtures
 from harness.settings import MachineStart
 from harness.sharding.durations import read_durations
 from harness.sharding.split import timed_tests
@@ -83,7 +83,7 @@ class _Fixtures:
         }
         if name in given:
             return given[name]
-        params = getattr(getattr(item, "callspec", None), "params", {})
+        params = parameters_of(item)
         if name in params:
             return params[name]
         definition = _definition(name, item)
@@ -216,10 +216,9 @@ def needs_of(
     for item in items:
         names = _names(item, lab)
         for name in {*names, *(_parents(item, names) if with_parents else ())}:
-            params = getattr(getattr(item, "callspec", None), "params", {})
             definition = _definition(name, item)
             place = "" if definition is None else definition.baseid
-            key = f"{place}::{name}", str(params.get("image_name", ""))
+            key = f"{place}::{name}", str(parameters_of(item).get("image_name", ""))
             if key not in known:
                 known[key] = _need(name, item, lab, fixtures)
             if need := known[key]:
@@ -244,8 +243,7 @@ def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
     """Return a fixture's image or saved state, and its status, or None for other fixtures."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    image = str(params.get("image_name", lab.settings.images[0]))
+    image = str(parameters_of(item).get("image_name", lab.settings.images[0]))
     kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)
     is_missing = False
     label, status = image if kind is not Kind.CHECKPOINT else f"{name} of {image}", "cached"

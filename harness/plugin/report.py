@@ -272,11 +272,16 @@ class Reporter:
         write_missing(terminalreporter)
 
 
+def _reporter_of(config: pytest.Config) -> Reporter:
+    reporter = config.pluginmanager.getplugin(REPORTER)
+    assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
+    return reporter
+
+
 @contextlib.contextmanager
 def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[None]:
     """Keep evidence of `source` for each test that fails before the context ends."""
-    reporter = config.pluginmanager.getplugin(REPORTER)
-    assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
+    reporter = _reporter_of(config)
     reporter.add(source)
     try:
         yield
@@ -286,9 +291,7 @@ def kept_on_failure(config: pytest.Config, source: EvidenceSource) -> Iterator[N
 
 def shell_before(config: pytest.Config, machine: LabMachine) -> None:
     """If `--machine-shell` requests it, open a shell in a machine before or instead of the test."""
-    reporter = config.pluginmanager.getplugin(REPORTER)
-    assert isinstance(reporter, Reporter)  # noqa: S101 - the plugin registers it
-    moment = reporter.settings.machine_shell
+    moment = _reporter_of(config).settings.machine_shell
     if moment in (MachineShell.BEFORE, MachineShell.INSTEAD):
         from harness.plugin.live_machines import open_shell, run_command  # noqa: PLC0415 - few need it
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -296,10 +296,15 @@ def family_of(item: pytest.Item) -> str:
     names = sorted(set(shared_fixtures(item)))
     if not names:
         return item.nodeid.partition("::")[0]
-    params = getattr(getattr(item, "callspec", None), "params", {})
+    params = parameters_of(item)
     marker = item.get_closest_marker("provisioner")
     words = [*names, str(params.get("image_name", "")), *map(str, marker.args if marker else ())]
     return " ".join(words)
+
+
+def parameters_of(item: pytest.Item) -> Mapping[str, Any]:
+    """Return the values of a test's parameters by their names."""
+    return getattr(getattr(item, "callspec", None), "params", {})
 
 
 def shared_fixtures(item: pytest.Item) -> Iterator[str]:

@@ -56,14 +56,11 @@ class ReportBatch:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """In the controller, report the passed examples that a worker attached to this report."""
-    carried = report.__dict__.pop(_CARRIED, None)
     node = getattr(report, "node", None)
-    if carried is None or node is None:
-        if carried is not None:
-            setattr(report, _CARRIED, carried)
+    if node is None:
         return
     hook = node.config.hook
-    for nodeid, location, start, duration_s in carried:
+    for nodeid, location, start, duration_s in vars(report).pop(_CARRIED, ()):
         passed = passed_report(nodeid, tuple(location), start, duration_s)
         vars(passed)["node"] = node
         hook.pytest_runtest_logreport(report=passed)
