@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from harness.evidence import Evidence
     from harness.provisioner import Provisioner
-from harness.steps import Step
+    from harness.steps import Step
 
 
 class ProvisioningSteps:
