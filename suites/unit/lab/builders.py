@@ -66,7 +66,7 @@ def a_booting_source() -> BuiltImageSource:
     return BuiltImageSource(image=image, kernel_image=image.newest_kernel, is_held=False)
 
 
-#: What `describe` takes.
+#: The names of the parameters of `describe`.
 DESCRIBED = frozenset(inspect.signature(describe).parameters)
 
 
@@ -105,7 +105,7 @@ def a_lab_machine(
 
 
 def no_pool() -> GpuPool:
-    raise AssertionError("The host's GPUs are not to be looked at.")
+    raise AssertionError("This test must not open the pool of the host's GPUs.")
 
 
 def emulated_gpus() -> GpuSources:

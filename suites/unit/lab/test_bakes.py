@@ -88,11 +88,11 @@ def test_baked_cloud_image_keeps_no_files_of_the_harness() -> None:
     }
     assert {file.path for file in MINE.files[1:]} < removed
     assert {"/etc/mine", "/var/lib/mine.json", "/opt/mine/lib"} < removed
-    # The agent came with the seed too.
+    # The seed also installed the agent.
     assert set(AGENT_FILES) < removed
 
 
-def test_provisioner_without_a_bake_bakes_nothing(lab: Lab) -> None:
+def test_bake_is_refused_if_the_provisioner_declares_no_bake_command(lab: Lab) -> None:
     for bake in (
         lambda: bake_node(lab, provisioner=MINE),
         lambda: bake_cloud_image(lab, a_cloud_image(), provisioner=MINE),

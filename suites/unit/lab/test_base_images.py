@@ -72,7 +72,7 @@ def test_error_for_missing_images_has_a_copy_command_for_each_image(tmp_path: Pa
     base = replace(
         BASE,
         name="debian 12; id",
-        # The manifests of built images have no digest of a publisher.
+        # `str(None)`: the manifest of a built image has no `digest`, which must not match this text.
         digest="None",
         folder="/there/derived/baked-0123",
         parents=("/there/images/built-0123", "/there/images/image-3434", "/elsewhere/odd-0123"),

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def _must_not_be_made(*_: object) -> NoReturn:
-    raise AssertionError("This is not to be made.")
+    raise AssertionError("A lab that only reads its caches must not make an artifact.")
 
 
 def _missing() -> NoReturn:
-    raise DamagedError("It is not there.")
+    raise DamagedError("The artifact is missing.")
 
 
 def test_artifact_that_a_cache_lacks_is_not_made(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_artifact_that_a_cache_lacks_is_not_made(tmp_path: Path) -> None:
         assert store.published() == [], cache
 
 
-def test_artifact_that_another_process_makes_is_not_awaited() -> None:
+def test_lab_does_not_wait_for_an_artifact_that_another_process_makes() -> None:
     refuse_to_wait(ProgressEvent(subject="debian-12", stage=Stage.CHECK, message="looking"))
 
     with pytest.raises(NotCachedError, match="waiting for process 12"):

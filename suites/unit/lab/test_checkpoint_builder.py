@@ -138,7 +138,7 @@ def test_digest_of_a_base_disk_is_read_from_the_manifest_entry_of_the_disk(
     assert source.disk_sha256() == "8" * 64
 
 
-# -- how one is made -------------------------------------------------------------------------------
+# -- making a checkpoint ---------------------------------------------------------------------------
 
 
 def test_memory_file_of_a_checkpoint_has_disk_space_for_each_block(tmp_path: Path) -> None:
@@ -210,7 +210,8 @@ def test_machine_that_becomes_a_checkpoint_has_disk_and_memory_in_the_checkpoint
         NONCE_FACT: hashlib.sha256(nonce.encode()).hexdigest(),
         "qemu": "7.2",
     }
-    # A user of the checkpoint must not learn what shows that a memory is this one's.
+    # The nonce in a guest's memory proves that the memory is from this checkpoint, so the facts must not
+    # contain the nonce.
     assert nonce not in making.facts.values()
 
 

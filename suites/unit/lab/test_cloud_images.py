@@ -202,7 +202,7 @@ def test_seed_of_a_cloud_image_node_has_agent_commands_and_the_provisioner_and_i
     assert "/etc/gpu-node/config.json" in [file["path"] for file in user_data["write_files"]]
 
 
-def test_first_boot_of_a_cloud_image_is_complete_once_its_cloud_init_has_finished(
+def test_wait_for_a_cloud_image_ends_when_its_cloud_init_has_finished(
     stage: Stage,
 ) -> None:
     stage.agent.answers["sh"] = RESULT
@@ -217,7 +217,7 @@ def test_first_boot_of_a_cloud_image_is_complete_once_its_cloud_init_has_finishe
 def test_extracted_kernel_is_booted_with_its_own_initrd_and_command_line(tmp_path: Path) -> None:
     boot = CloudImageBoot(kernel=KERNEL, append=("cc:{}",), firmware=FirmwareType.UEFI)
 
-    # Firmware is of no use then.
+    # QEMU loads the kernel itself, so the machine needs no firmware.
     assert not boot.needs_variables
     assert boot.to_kernel(tmp_path) == DirectKernel(
         version=KERNEL.version,

@@ -94,7 +94,7 @@ def test_kernels_are_listed_by_the_guest_if_the_caller_gives_no_kernels(
         assert json.loads((evidence.folder / "host/qmp-events.json").read_text()) == [
             {"name": "RESET", "at_s": 1.0, "data": {}}
         ]
-    # Each collection of evidence has its own folder.
+    # Each call of `collect_available` makes a new folder.
     assert len(list(machine.folder.glob("evidence-*"))) == 2
 
 
@@ -133,7 +133,7 @@ def test_host_evidence_of_a_machine_that_ran_is_complete(tmp_path: Path) -> None
     assert evidence_collection.try_save_host_evidence(a_machine(tmp_path / "node"), kept) == kept
 
     assert (kept / "host/qmp-events.json").is_file()
-    # Where nothing was recorded, nothing is missing.
+    # The machine has no recording of its console, so the manifest does not list a missing recording.
     assert json.loads((kept / "manifest.json").read_text())["missing"] == []
 
 
@@ -156,7 +156,7 @@ def test_host_evidence_contains_the_differences_between_states(tmp_path: Path) -
     (machine.folder / "states" / "difference-1.txt").write_text("path (1):\n")
 
     evidence_collection.save_host_evidence(machine, tmp_path / "kept")
-    # Gathered once more, as at the end of a test that failed.
+    # A test that fails gathers the evidence a second time.
     evidence_collection.save_host_evidence(machine, tmp_path / "kept")
 
     kept = tmp_path / "kept" / "states" / "difference-1.txt"

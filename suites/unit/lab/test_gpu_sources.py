@@ -136,7 +136,7 @@ def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unpl
     assert bars == {0: (16, 32), 2: (128 << 10, 64)}
     assert first.attachment.addresses == ("0000:65:00.0", "0000:65:00.1")
     windows = (first.attachment.root_port_window_mib, first.attachment.aperture_mib)
-    assert windows == (128, 256 << 10), "they have room for the BARs of both functions"
+    assert windows == (128, 256 << 10), "The windows hold the BARs of both functions."
     assert (second.device_id, gpus.plugged) == ("gpu1", ("gpu0", "gpu1"))
     assert (said, len(pool.holders)) == (["waiting"], 1)
     gpus.withdraw("gpu0")
@@ -209,7 +209,7 @@ def test_inventory_with_a_model_that_the_run_does_not_know_is_refused(tmp_path: 
         open_gpu_pool(settings)
 
 
-# -- emulated ones ----------------------------------------------------------------------------------
+# -- emulated GPUs ----------------------------------------------------------------------------------
 
 
 def test_provided_gpu_has_the_pci_id_and_the_title_and_the_bars_of_its_model(

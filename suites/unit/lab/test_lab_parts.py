@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint
 
 
-# -- its parts ---------------------------------------------------------------------------------------
+# -- caches ------------------------------------------------------------------------------------------
 
 
-def test_caches_are_in_the_folders_from_the_settings(
+def test_lab_opens_its_caches_in_the_folders_that_the_settings_name(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {}
@@ -294,7 +294,7 @@ def test_node_is_not_cloned_if_a_clone_cannot_open_its_gpus_over_mpqemu(
     assert bool(states) is is_clone
     notices = [each for each in events if "harness qemu sid" in each.message]
     assert len(notices) == (0 if is_clone else 1)
-    # A lab that only lists what is made refuses to wait.
+    # The lab of `--machine-plan` raises an error at an event of stage WAIT.
     assert all(each.stage is Progress.CHECK for each in notices)
 
 
@@ -305,7 +305,9 @@ def test_node_without_cloud_init_is_a_clone_but_has_its_own_hostname(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_keys() -> NoReturn:
-        raise AssertionError("Its guest takes no keys, and the host may have no OpenSSH.")
+        raise AssertionError(
+            "A node that skips cloud-init gets no SSH keys, and the host may lack OpenSSH."
+        )
 
     monkeypatch.setattr(lab, "keys", no_keys)
     request = a_request(skip_cloud_init=True)
@@ -354,7 +356,7 @@ def test_each_resume_of_a_bundle_starts_a_new_machine_on_the_given_base_image(
     first, again = created
     assert (first.kept_until, first.source.disk) == (5.0, tmp_path / "base")
     assert (first.bundle, first.spec.qemu) == (read_bundle(saved), lab.settings.qemu)
-    # Each is a machine of its own, whose files are in its own folder.
+    # Each resumed machine has its own folder.
     assert first.folder != again.folder
     assert {first.folder.parent, again.folder.parent} == {lab.folder}
     assert first.spec.disk.parent == first.folder
@@ -470,7 +472,7 @@ def test_machine_of_a_cloud_image_has_one_slot_and_the_requested_memory_and_disk
     machine, again = created
     assert machine.seed is not None
     assert again.seed is not None
-    # Else cloud-init would take the second boot of a disk for no first boot.
+    # With the same instance id, cloud-init would skip its first-boot modules at the second boot of a disk.
     assert machine.seed.meta_data != again.seed.meta_data
     spec = machine.spec
     assert (spec.name, spec.root_ports, spec.memory_mib) == ("mine", 1, 2048)

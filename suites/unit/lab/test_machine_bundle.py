@@ -70,7 +70,7 @@ def test_implausible_description_is_refused(tmp_path: Path) -> None:
         ("name", 5),
         ("qemu", ["7.2"]),
         *(("memory", name) for name in ("memory\n", "memory", "memory.xz", "memory.zst.sh")),
-        # Files of this host, which the guest could read.
+        # These paths are files of the host, which the guest could read if QEMU loaded them.
         *(("memory", path) for path in ("/etc/hostname", "../other/memory.zst", "memory/../../x")),
         ("base", []),
         ("base", {"name": "x", "digest": 1, "folder": "/x"}),
@@ -164,7 +164,7 @@ SPEC_KEYS = ["accelerator", "kernel", "has_seed", "memory_mib", "cpus", "root_po
     gone=st.sampled_from(["", *KEYS]),
     bytes_changed=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), max_size=3),
 )
-def test_any_description_gives_a_machine_or_an_error_message(
+def test_any_description_is_read_as_a_machine_or_refused_with_a_message(
     changes: list[tuple[str, object]], gone: str, bytes_changed: list[tuple[int, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -199,7 +199,7 @@ def test_oldest_saved_machines_beyond_the_size_limit_are_removed(tmp_path: Path)
     assert (saved[0].parent / "manifest.json").exists()
 
 
-def test_machine_that_another_worker_removes_meanwhile_is_ignored(
+def test_removal_of_old_saved_machines_ignores_a_folder_that_another_worker_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = [a_bundle(tmp_path / f"test-{number}/node/checkpoint") for number in range(5)]
@@ -208,7 +208,7 @@ def test_machine_that_another_worker_removes_meanwhile_is_ignored(
         os.utime(folder, (number, number))
 
     def allocated(folder: Path) -> int:
-        # One goes before it is looked at, one while it is counted, and one before it is removed.
+        # Another worker removes `saved[2]` before its size is read, and `saved[0]` after that.
         shutil.rmtree(saved[2], ignore_errors=True)
         taken = allocated_bytes(folder)
         if folder == saved[0]:
@@ -231,7 +231,7 @@ def test_saved_machines_within_the_size_limit_are_kept(tmp_path: Path, at: int) 
     for folder in saved:
         with (folder / "filling").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, (1 << 20) - allocated_bytes(folder))
-        # Both were saved within one tick of the file system's clock.
+        # Both folders have the same modification time.
         os.utime(folder, (7, 7))
     assert sum(allocated_bytes(folder) for folder in saved) == 2 << 20
     assert taken_mib < 2

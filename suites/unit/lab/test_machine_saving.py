@@ -75,7 +75,7 @@ def test_seed_is_plugged_and_seen_by_the_guest_before_cloud_init_runs(
         assert list(result.errors) == []
         waits = stage.driver.vms[0].console.waits
         assert [wait[1] for wait in waits] == [90, 90]
-        # A guest that its GPU blocks is not awaited further.
+        # The wait ends if a GPU blocks the guest.
         monkeypatch.setattr(machine.gpus, "stall_report", lambda _: "blocked on gpu0")
         assert [failure() for *_, failure in waits] == ["blocked on gpu0"] * 2
 
@@ -106,7 +106,7 @@ def test_cloud_init_of_a_cloud_image_has_a_longer_time_limit(stage: Stage) -> No
         machine.run_cloud_init(naming_seed("mine"))
 
         assert stage.agent.limits_s[stage.agent.commands()[-1]] == 270
-        # What its console shows is not known.
+        # The console of a cloud image may show any text, so the harness does not search the console.
         assert stage.driver.vms[0].console.waits == []
 
 
@@ -130,7 +130,7 @@ def test_guest_waits_until_it_lists_the_expected_number_of_gpus_with_each_pci_id
     ]
 
 
-def test_gpus_are_listed_as_they_are_plugged_and_unplugged_and_traces_are_kept(
+def test_machine_lists_its_plugged_gpus_and_keeps_the_traces_of_unplugged_gpus(
     stage: Stage,
 ) -> None:
     with stage.machine() as machine:
@@ -202,7 +202,7 @@ def test_ssh_is_opened_once_and_ends_with_the_machine(
     assert FakeSsh.closed == 1
 
 
-def test_ssh_that_does_not_connect_is_tried_again(
+def test_next_use_of_ssh_connects_again_after_a_failed_connection(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(FakeSsh):
@@ -220,7 +220,7 @@ def test_ssh_that_does_not_connect_is_tried_again(
     assert (len(Refusing.opened), Refusing.closed) == (2, 2)
 
 
-# -- saved as a bundle ---------------------------------------------------------------------------
+# -- bundles -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_machine_that_has_ended_or_whose_vm_driver_cannot_save_machines_is_not_s
     assert bundles == []
 
 
-# -- saved as a checkpoint -----------------------------------------------------------------------
+# -- checkpoints ---------------------------------------------------------------------------------
 
 
 def test_guest_unplugs_its_seed_and_syncs_its_disks_and_is_idle_before_its_state_is_saved(

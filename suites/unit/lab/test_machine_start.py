@@ -118,7 +118,7 @@ def test_gpus_are_plugged_into_a_clone_after_its_state_is_restored(stage: Stage)
     with stage.machine(
         gpus=[a_model(), a_model()], checkpoint=checkpoint, hostname="mine"
     ) as machine:
-        # It is ready, so it is not waited for.
+        # The agent of a clone has answered already, so this use of the agent does not wait.
         _ = machine.agent
         assert stage.noted[1:] == [
             ("start", stage.folder, [], b"agent"),
@@ -176,7 +176,7 @@ def test_agent_of_a_resumed_guest_is_awaited_if_the_guest_hung_when_it_was_saved
     with stage.machine(bundle=read_bundle(bundle_folder)) as machine:
         stage.agent.hangs = False
         _ = machine.agent
-        # It was not ready, so it is waited for.
+        # The agent did not answer when the machine was resumed, so this use waits for the agent.
         assert stage.noted[-1] == ("ready", 90)
 
 
@@ -199,7 +199,7 @@ def test_machine_that_was_killed_is_not_started(stage: Stage) -> None:
         assert pool.holders == []
 
 
-def test_machine_that_is_killed_while_it_starts_does_not_continue(stage: Stage) -> None:
+def test_start_of_a_machine_ends_when_the_machine_is_killed(stage: Stage) -> None:
     machine = stage.machine(checkpoint=a_checkpoint())
     stage.driver.on_start = machine.kill
 

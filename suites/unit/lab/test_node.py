@@ -120,7 +120,7 @@ def test_request_to_skip_cloud_init_in_a_cloud_image_is_refused() -> None:
 def test_node_without_a_command_runs_no_command_after_cloud_init(tmp_path: Path) -> None:
     request = a_request(skip_cloud_init=True, command=None)
 
-    # Its machine was not started, so anything that it did would fail.
+    # The machine was not started, so any command in its guest would raise an error.
     Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner()).wait_until_provisioned()
 
 

@@ -142,7 +142,7 @@ def test_kernel_packages_are_installed_together_in_the_guest(
     top: str,
 ) -> None:
     places = [f"{own_kernels._FOLDER}/{number}.deb" for number in range(2)]
-    # Headers have no kernel.
+    # The package of kernel headers contains no kernel.
     guest.agent.answers["dpkg-deb"] = ""
     guest.agent.answers[places[number]] = LISTED.replace("./boot", top)
 

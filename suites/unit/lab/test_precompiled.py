@@ -112,7 +112,7 @@ def test_modules_that_the_bake_has_not_built_are_built_in_a_machine(
     (clone,) = asked
     assert (clone["name"], clone["state"].name) == ("compiler", "debian-12-booted")
     builds = [argv for argv in built.agent.commands() if argv[0] == "dkms"]
-    # The bake has built those of the kernel that nodes boot.
+    # The bake has already built the modules for the newest kernel.
     expected = ("dkms", "build", "-k", "6.1.0-55", "nvidia/580.1")
     assert builds == ([expected] if number == 0 else [])
     assert [built.agent.limits_s[argv] for argv in builds] == ([900] if number == 0 else [])
@@ -163,7 +163,7 @@ def test_driver_is_refused_if_dkms_builds_only_some_of_its_modules(lab: Lab, bui
     assert not list((lab.settings.cache / "driver-images").glob("*.tar"))
 
 
-# -- the driver image that a node image carries ---------------------------------------------------
+# -- the driver's container image in a node image -------------------------------------------------
 
 
 def test_driver_image_is_read_from_a_machine_once(

@@ -180,7 +180,7 @@ def test_cloud_image_is_prepared_with_agent_and_stand_ins_in_one_boot_of_its_new
     ran = stage.agent.commands()
     unpacking = ("sh", "-c", UNPACK, "unpack", ARCHIVE, "/")
     assert unpacking in ran
-    # The image has a driver of its own.
+    # The image already contains a driver.
     assert ("sh", "-c", MAKE_DRIVER) not in ran
     assert ran[-1] == ("systemctl", "--no-block", "poweroff")
     clean = ran[-2]
@@ -461,7 +461,8 @@ def test_node_image_is_baked_in_a_cold_boot_on_its_own_disk(
     (boot,) = asked
     request = boot["request"]
     assert (request.name, request.image, request.command) == ("bake", an_image(), BAKE)
-    # The builder's kernel differs from the nodes' kernel, so a record that names the wrong one is seen.
+    # The bake runs on another kernel than the nodes, so tests notice a provisioner that records the wrong
+    # kernel.
     assert request.kernel == an_image().other_kernel
     assert request.provisioner is lab.provisioner
     assert (boot["disk"], boot["start"]) == (workshop.disk, MachineStart.COLD)
@@ -521,7 +522,7 @@ def test_bake_uses_the_requested_image_and_driver_and_provisioner_with_its_bake_
     assert len(healthy) == 2
 
 
-# -- a disk of a person's own ----------------------------------------------------------------------
+# -- images in files of the user -------------------------------------------------------------------
 
 
 def test_image_is_written_to_a_temporary_file_and_then_renamed(
@@ -539,7 +540,7 @@ def test_image_is_written_to_a_temporary_file_and_then_renamed(
     assert bakes.write_standalone(an_image(), tmp_path / "mine.qcow2") == tmp_path / "mine.qcow2"
 
     assert seen == [(tmp_path / ".mine.qcow2.part", 0o600, False)]
-    # A killed run left a part of another image.
+    # An earlier run was killed while it wrote another image.
     (tmp_path / ".other.qcow2.part").write_bytes(b"half a disk")
     bakes.write_standalone(an_image(), tmp_path / "other.qcow2")
     images = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -280,8 +280,8 @@ CHANGES: dict[str, dict[str, Change]] = {
         "cut": lambda clones: clones.kept.write_bytes(clones.kept.read_bytes()[:-1]),
         "empty": lambda clones: clones.kept.write_bytes(b""),
         # Unpickling the file of another user would run that user's code.
-        "the group may write it": lambda clones: clones.kept.chmod(0o620),
-        "anybody may write it": lambda clones: clones.kept.chmod(0o602),
+        "writable by the group": lambda clones: clones.kept.chmod(0o620),
+        "writable by everybody": lambda clones: clones.kept.chmod(0o602),
         "a link": lambda clones: clones.kept.symlink_to(
             clones.kept.rename(clones.folder / "kept")
         ),
@@ -296,7 +296,7 @@ def test_saved_state_is_looked_up_again_after_each_change(
     lookups = clones.clone()
 
     for lookups, (name, change) in enumerate(changes.items(), 2):
-        # The clone after the last change but one was kept, so only the change requires a lookup.
+        # Before the last change, a clone needs no lookup, so the change alone causes the next lookup.
         if lookups == len(changes) + 1:
             assert clones.clone() == lookups - 1
         change(clones)
@@ -313,7 +313,7 @@ def test_saved_state_is_looked_up_again_after_a_reboot_and_an_installation_and_a
     package = files_in(clones.folder / "harness", "__init__.py", "lab.py")
     monkeypatch.setattr(harness, "__file__", str(package / "__init__.py"))
     clones.clone()
-    # Python compiles the harness.
+    # Byte code that Python writes is not a change of the harness.
     files_in(package / "__pycache__", "lab.cpython-311.pyc")
     assert clones.clone() == 1
 

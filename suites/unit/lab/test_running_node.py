@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint
     from suites.unit.lab.stage import Stage
 
-#: The time of provisioning and the patience of the stage.
+#: The provisioner's time limit in seconds, multiplied by the patience of the stage.
 LIMIT_S = round(a_provisioner().timeout_s * 3)
 
 
@@ -45,7 +45,7 @@ def node(stage: Stage) -> Iterator[Node]:
         yield running
 
 
-# -- its machine -------------------------------------------------------------------------------------
+# -- the machine of a node ---------------------------------------------------------------------------
 
 
 def test_gpus_of_a_node_are_plugged_and_unplugged(stage: Stage) -> None:
@@ -125,7 +125,7 @@ def test_node_that_can_not_be_prepared_ends_its_machine(stage: Stage) -> None:
     assert stage.names[-1] == "release"
 
 
-def test_node_that_powers_off_is_awaited(stage: Stage, node: Node) -> None:
+def test_power_off_waits_until_the_machine_has_ended(stage: Stage, node: Node) -> None:
     node.power_off()
 
     assert stage.agent.commands()[-1] == ("systemctl", "--no-block", "poweroff")
@@ -152,7 +152,7 @@ def test_command_of_the_provisioner_writes_to_the_cloud_init_output_log(
     expected = a_provisioner().guest_command("boot", output=CLOUD_INIT_OUTPUT_PATH)
     assert stage.agent.commands()[-1] == tuple(expected)
     assert stage.agent.limits_s[tuple(expected)] == LIMIT_S
-    # Of a node that makes progress, the deadline moves to three times that.
+    # While a node makes progress, its deadline is extended up to three times the limit.
     assert stage.agent.timeouts_s[tuple(expected)] == LIMIT_S * 30
     assert "is provisioned by command 'boot'" in [event.message for event in stage.events]
 
@@ -292,7 +292,7 @@ def test_guest_lists_the_kernels_of_a_cloud_image_node(stage: Stage, gathering: 
     }
 
 
-# -- what is asked for -------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------
 
 
 def test_files_of_provisioner_and_stand_ins_and_request_are_in_this_order() -> None:

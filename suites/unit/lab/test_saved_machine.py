@@ -138,7 +138,9 @@ def save(
     )
 
 
-def test_bundle_is_read_as_it_was_saved(host: Host, spec: MachineSpec, tmp_path: Path) -> None:
+def test_bundle_that_is_read_equals_the_saved_bundle(
+    host: Host, spec: MachineSpec, tmp_path: Path
+) -> None:
     seed = tmp_path / "own/seed.iso"
     seed.write_bytes(b"the seed")
     to = tmp_path / "evidence/node/checkpoint"
@@ -244,7 +246,7 @@ def test_description_of_a_bundle_has_exactly_the_documented_keys(
         *("schema", "name", "made", "purpose", "driver", "qemu", "memory", "gpus", "base", "spec")
     }
     assert described["schema"] == 1
-    # Earlier versions did not name the driver, which was QEMU's.
+    # Bundles of earlier versions lack the key 'driver'; QEMU was the only driver then.
     older = {key: value for key, value in described.items() if key != "driver"}
     (tmp_path / "checkpoint/machine.json").write_text(json.dumps(older))
     assert read_bundle(tmp_path / "checkpoint").driver == "qemu"
@@ -261,7 +263,7 @@ def test_description_of_a_bundle_has_exactly_the_documented_keys(
     }
 
 
-# -- continued -----------------------------------------------------------------------------------
+# -- resumed machines ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_variables", [False, True])
@@ -278,7 +280,7 @@ def test_resumed_machine_writes_to_its_own_copies_of_disk_and_variables(
     own.mkdir()
     ResumedSource(bundle=bundle, disk=Path("/images/disk.qcow2")).prepare(own)
 
-    # A disk of somebody else may be sparse, and stays so.
+    # The copy of a sparse disk is sparse too.
     copy = ("cp", "--reflink=auto", "--sparse=always", "--")
     assert host.noted == [
         (*copy, str(saved / "disk.qcow2"), str(own / "disk.qcow2")),

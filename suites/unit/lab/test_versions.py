@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.lab.machine import LabMachine
 
 
-#: The function itself: other tests replace it, since it starts git.
+#: The original function, which starts git; the fixture `no_commands` replaces this function.
 _COMMIT = versions._commit
 
 
@@ -76,7 +76,7 @@ def test_versions_of_host_and_guest_and_image_and_harness_and_packages_are_recor
     packages = found["python_packages"]
     assert isinstance(packages, dict)
     assert packages["pytest"] == pytest.__version__
-    # What the harness needs, and pytest's plugins.
+    # The packages are the dependencies of the harness and the plug-ins of pytest.
     assert {"pydantic", "qemu.qmp", "PyYAML", "pytest-xdist", "gpu-node-harness"} <= set(packages)
     assert list(packages) == sorted(packages)
     assert None not in packages.values()
@@ -111,7 +111,7 @@ def test_image_whose_manifest_can_not_be_read_has_no_digest(tmp_path: Path) -> N
         assert versions_of(machine, tmp_path)["image"] == {"name": "debian-12", "digest": None}
 
 
-# -- the commit --------------------------------------------------------------------------------------
+# -- the commit of the harness -------------------------------------------------------------------------
 
 
 @pytest.fixture

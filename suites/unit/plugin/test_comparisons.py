@@ -70,7 +70,7 @@ def test_comparison_of_many_fields_has_40_lines_and_ignores_fields_with_compare_
         assert (len(lines), lines[-1].strip()) == (40, last), count
 
 
-def test_comparison_of_values_of_other_types_is_left_to_pytest() -> None:
+def test_pytest_itself_explains_comparisons_of_other_types() -> None:
     assert pytest_assertrepr_compare("==", "a", "b") is None
     assert pytest_assertrepr_compare("==", _UNIT, "b") is None
     assert pytest_assertrepr_compare("!=", _UNIT, _UNIT) is None

@@ -37,7 +37,7 @@ class FakeNode:
     request: Any = field(default_factory=lambda: SimpleNamespace(name="node"))
 
     def collect_available(self) -> Evidence:
-        assert self.fresh is not None, "What the test gathered is enough."
+        assert self.fresh is not None, "No evidence is gathered in addition to the test's own."
         return self.fresh
 
 
@@ -115,7 +115,7 @@ def test_earlier_evidence_is_kept_if_a_later_gathering_fails(tmp_path: Path) -> 
     assert (kept / "earlier-1/files/a.txt").is_file()
 
 
-def test_no_evidence_is_gathered_if_the_test_passed_or_the_error_refers_to_judged_evidence(
+def test_no_evidence_is_gathered_if_the_test_passed_or_the_error_names_gathered_evidence(
     tmp_path: Path,
 ) -> None:
     rows: list[Callable[[Evidence], BaseException | None]] = [
@@ -134,7 +134,7 @@ def test_no_evidence_is_gathered_if_the_test_passed_or_the_error_refers_to_judge
         assert files == ["earlier-1/files/judged.txt", "files/later.txt"]
 
 
-def test_evidence_is_gathered_again_if_the_error_does_not_refer_to_gathered_evidence(
+def test_evidence_is_gathered_again_if_the_error_names_no_gathered_evidence(
     tmp_path: Path,
 ) -> None:
     """Evidence from before a reboot does not show the result of the reboot."""

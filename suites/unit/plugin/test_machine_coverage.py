@@ -101,7 +101,7 @@ def test_coverage_note_has_the_name_of_the_machine_that_sent_no_traces(
     assert (
         "the code that ran in machine 'n', which sent no traces at its end: The guest does" in note
     )
-    assert "console" not in note, "One line of the error is enough."
+    assert "console" not in note, "The note has only the first line of the error."
 
 
 def test_machine_is_traced_only_in_a_run_with_coverage(

@@ -170,7 +170,7 @@ def test_evidence_source_is_used_only_within_its_with_block(tmp_path: Path) -> N
     for source, stack in zip((one, two), until, strict=True):
         stack.enter_context(kept_on_failure(a_config(reporter), source))
         reporter._keep(an_item(), None)
-    # A source of the session may come after a source of the module, and stay longer.
+    # A session fixture may add its source after a module fixture, and discard it later.
     for stack in until:
         with contextlib.suppress(AssertionError), stack:
             raise AssertionError

@@ -29,7 +29,7 @@ class FakeItem:
     scopes: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     overridden: str | None = None
-    """A fixture that the suite 'own' defines anew."""
+    """The name of a fixture that the suite 'own' overrides."""
     provisioner: str = ""
 
     @property
@@ -156,7 +156,7 @@ def a_report(test: str, when: str, duration: float = 1.5) -> Any:
 def test_shard_record_has_ended_tests_and_their_durations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The system clock is set back by an hour meanwhile.
+    # The system clock is set back by an hour during the run.
     walls, seconds = iter([3600.0 * 10, 3600.0 * 9]), iter([100.0, 104.0, 130.0])
     clocks = SimpleNamespace(time=lambda: next(walls), monotonic=lambda: next(seconds))
     plugin = a_plugin(2, 3, tmp_path)

@@ -41,7 +41,9 @@ def test_durations_are_written_sorted_and_rounded(
     write_durations(path, {})
     with path.open() as earlier:
         write_durations(path, {"b.py::y": 2.0, "a.py::x": 1.23456})
-        assert earlier.read() == "{}\n", "Who reads it meanwhile has all of the earlier one."
+        assert earlier.read() == "{}\n", (
+            "A process that has opened the earlier file reads all of it."
+        )
 
     assert path.read_text() == '{\n    "a.py::x": 1.2346,\n    "b.py::y": 2.0\n}\n'
     assert list(tmp_path.iterdir()) == [path]
@@ -111,7 +113,7 @@ def test_starts_of_a_shard_are_counted_beyond_nine(tmp_path: Path) -> None:
 def test_digest_depends_on_the_set_of_tests_but_not_on_their_order() -> None:
     assert digest_of(["a", "b"]) == digest_of(["b", "a"]) != digest_of(["ab"])
     assert digest_of(["a[\udcff]"]) != digest_of(["a[\udcfe]"]), (
-        "Ids may have bytes that are no text."
+        "A test id may contain bytes that are not UTF-8."
     )
 
 
@@ -133,7 +135,9 @@ def test_record_of_a_shard_is_written_to_one_file_and_read_back(tmp_path: Path) 
     write_manifest(tmp_path, replace(written, exit_status=2))
     with (tmp_path / MANIFEST).open() as earlier:
         write_manifest(tmp_path, written)
-        assert json.load(earlier)["exit_status"] == 2, "Who reads meanwhile has the earlier one."
+        assert json.load(earlier)["exit_status"] == 2, (
+            "A process that has opened the earlier file reads it."
+        )
 
     assert read_manifest(tmp_path) == written
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]

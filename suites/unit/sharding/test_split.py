@@ -94,7 +94,9 @@ def test_longest_tests_are_placed_first_and_shorter_tests_fill_the_gaps() -> Non
 
     long, short = (6, 6, 6, 6, 6, 7), (1, 4, 5, 5, 5, 5)
     shards = split([a_test(at, duration_s=one) for at, one in enumerate((*long, *short))], 3)
-    assert max(loads(shards)) == 22, "Of the tests that fit nowhere, the longest comes first."
+    assert max(loads(shards)) == 22, (
+        "Tests that fit in no shard are placed from the longest to the shortest."
+    )
 
 
 @pytest.mark.parametrize(

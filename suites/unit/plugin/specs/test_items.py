@@ -14,7 +14,7 @@ from harness.shell.spec.spec_file import Case, Group
 def _example(file: SpecFileCollector, number: int) -> SpecItem:
     item = SpecItem.__new__(SpecItem)
     item.file = file
-    item.case = SimpleNamespace(number=number)  # type: ignore[assignment]  # all that is asked of it
+    item.case = SimpleNamespace(number=number)  # type: ignore[assignment]  # only `number` is used
     return item
 
 

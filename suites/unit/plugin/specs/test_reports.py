@@ -25,9 +25,7 @@ def a_batch(*starts: float) -> ReportBatch:
     return batch
 
 
-def test_batch_of_reports_is_due_when_it_is_full_or_its_oldest_report_has_waited_long_enough() -> (
-    None
-):
+def test_batch_of_reports_is_sent_when_it_is_full_or_has_waited_long_enough() -> None:
     rows: list[tuple[list[float], bool]] = [
         ([], False),
         ([99.9, 99.95], False),
@@ -52,7 +50,7 @@ def test_controller_reports_each_waiting_example_once() -> None:
     hook = SimpleNamespace(pytest_runtest_logreport=tell)
     node = SimpleNamespace(config=SimpleNamespace(hook=hook))
 
-    # The worker, which has no node, reports first.
+    # In a worker, a report has no attribute `node`.
     for report in (carrier, next_one):
         pytest_runtest_logreport(report)
     assert told == []

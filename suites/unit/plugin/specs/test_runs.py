@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _config_with(plugin: ModuleType | object, **options: object) -> pytest.Config:
     manager = pytest.PytestPluginManager()
     manager.register(plugin)
-    return SimpleNamespace(  # type: ignore[return-value]  # all that is asked of it
+    return SimpleNamespace(  # type: ignore[return-value]  # SpecRuns uses only these attributes
         hook=manager.hook,
         getoption=lambda name, default=None: options.get(name, default),
         getini=lambda _name: None,
@@ -86,5 +86,5 @@ def test_operating_system_error_of_the_shell_is_explained_with_a_remedy(tmp_path
         runs = SpecRuns.__new__(SpecRuns)
         file: Any = SimpleNamespace(spec=SimpleNamespace(path="a_spec.sh"))
         for folder, expected in ((tmp_path, shown), (tmp_path / "gone", "gone', was deleted")):
-            runs.scratch = SimpleNamespace(path=folder)  # type: ignore[assignment]  # all that is asked
+            runs.scratch = SimpleNamespace(path=folder)  # type: ignore[assignment]  # only `path` is used
             assert expected in runs._explain(file, error), error

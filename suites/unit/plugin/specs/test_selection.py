@@ -38,7 +38,7 @@ def test_name_in_an_argument_selects_the_group_or_example_of_that_name() -> None
         ("outer::first", {0}),
         ("outer", {0, 1, 2, 3}),
         ("outer::in [ner]", {3}),
-        ("outer::in [ner]::last]", {3}),  # as pytest's summary shows it
+        ("outer::in [ner]::last]", {3}),  # pytest's summary appends the last bracket
         ("outer::rows", {1}),
     ):
         assert Selection(names={name}).chosen(_CASES, "a_spec.sh") == numbers, name
@@ -60,14 +60,14 @@ def test_line_of_a_file_without_examples_is_refused() -> None:
         Selection(lines={1}).chosen({}, "a_spec.sh")
 
 
-def test_name_without_an_example_is_refused() -> None:
+def test_name_that_no_group_or_example_has_is_refused() -> None:
     for name in ("outer::fir", "first", "outer::first::x"):
         with pytest.raises(BadInputError, match=f"no group or example '{name}'"):
             Selection(names={name}).chosen(_CASES, "a_spec.sh")
 
 
 def _config(folder: Path, *arguments: str) -> pytest.Config:
-    return SimpleNamespace(  # type: ignore[return-value]  # all that is asked of it
+    return SimpleNamespace(  # type: ignore[return-value]  # only these attributes are used
         args=list(arguments),
         invocation_params=SimpleNamespace(dir=folder),
         stash=pytest.Stash(),
@@ -106,7 +106,7 @@ def test_file_argument_without_a_line_overrides_selections_by_line(
         assert selection_of(config, spec) is None, whole
 
 
-def test_line_number_of_anything_but_an_existing_shellspec_file_is_left_to_pytest(
+def test_pytest_itself_handles_a_line_number_after_any_other_path(
     tmp_path: Path, spec: Path
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
