@@ -149,13 +149,16 @@ class Lab(LabImages):
 
     @property
     def patience(self) -> float:
-        """Return the factor for a guest's time limits; it is 1 under KVM unless a setting changes it."""
+        """Return the factor that multiplies a guest's time limits.
+
+        Under KVM, the factor is 1 unless a setting changes it.
+        """
         return self.accelerator.accelerator.patience * self.settings.timeout_multiplier
 
     @classmethod
     @contextlib.contextmanager
     def open(cls, settings: Settings, listener: ProgressListener) -> Iterator[Lab]:
-        """Open a lab: remove leftovers of dead runs, and choose the accelerator.
+        """Open a lab: remove files that dead runs left, and choose the accelerator.
 
         Raises RequirementError if the host cannot run machines.
         """
@@ -235,9 +238,9 @@ class Lab(LabImages):
     ) -> Iterator[Node]:
         """Boot a node on a new overlay, or on `disk`, and end the node afterwards.
 
-        `start` is `COLD` or `CLONE`; None selects `machine_start`. A clone continues from a checkpoint
-        of its image and kernel, taken just before cloud-init. A `disk` and a cloud image both need a
-        cold start.
+        `start` is `COLD` or `CLONE`, by default `machine_start`. A clone continues from a checkpoint
+        of its image and kernel; this checkpoint was saved just before cloud-init started. A node with
+        a `disk` and a node of a cloud image always have a cold start.
         """
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
@@ -351,10 +354,10 @@ class Lab(LabImages):
     ) -> Iterator[LabMachine]:
         """Continue a saved machine with new GPUs of the same models, and end the machine afterwards.
 
-        `base` is the image below the machine's disk, if that image is not in the cache. Raises
-        BadInputError for a bundle that names files of this host. Raises HarnessError if the base
-        image, the QEMU version or the firmware of the machine is missing here; the message says how
-        to get the missing part.
+        `base` is the backing file of the machine's disk; without `base`, the cache must contain this
+        image. Raises BadInputError for a bundle that names files of this host. Raises HarnessError if
+        this host lacks the base image, the QEMU version or the firmware of the machine; the message
+        says how to get the missing part.
         """
         from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - rarely needed
 
@@ -365,7 +368,7 @@ class Lab(LabImages):
             yield machine
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
-        """Return the checkpoint of a saved state, made if missing, and hold it until `close`."""
+        """Return the checkpoint of a saved state, and keep it in use until `close`; make it if missing."""
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property
@@ -388,8 +391,8 @@ class Lab(LabImages):
     def transport(self) -> Transport:
         """Return the transport for emulated GPUs of machines.
 
-        Raises RequirementError if QEMU has no such transport; the message names a QEMU that has
-        one.
+        Raises RequirementError if QEMU has no such transport; the message names a QEMU version that
+        supports emulated GPUs.
         """
         return self.driver.transport(self.accelerator.accelerator)
 

@@ -1,7 +1,7 @@
-"""Describes the image below a saved machine's disk for a bundle, and finds the image on a host.
+"""Describes the backing file of a saved machine's disk in a bundle, and finds this image on a host.
 
-A baked image is itself an overlay on the image from which it was made, so a disk may need several
-images.
+A baked image is itself an overlay on the image from which it was made, so a disk may need a chain of
+backing files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BaseImage:
-    """The image below a machine's disk.
+    """The backing file of a machine's disk.
 
     `digest` is from the image's manifest; `folder` is the image's folder on the host that saved the
-    machine. `parents` are the folders of the images below this image, the nearest first.
+    machine. `parents` are the folders of the image's own backing files, the direct one first.
     """
 
     name: str
@@ -44,8 +44,8 @@ def describe_base(name: str, digest: str, disk: Path) -> BaseImage:
 def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
     """Return the disk of the base image in one of the image stores of this host.
 
-    Raises HarnessError if the base image or an image below the base image is missing, or if an
-    image was rebuilt after the image above it was made. The message says how to get the image.
+    Raises HarnessError if the base image or one of its backing files is missing, or if a backing file
+    was rebuilt after the overlay on it was made. The message says how to get the image.
     """
     places = list(stores)
     for store in places:
@@ -66,7 +66,7 @@ def find_base(base: BaseImage, stores: Iterable[Path]) -> Path:
 
 
 def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> None:
-    """Raise HarnessError if a disk below `upper` is missing, or was rebuilt."""
+    """Raise HarnessError if a backing file of `upper` is missing, or was rebuilt."""
     for lower in _lower_disks(upper):
         if not lower.exists():
             folder = lower.parent
@@ -89,7 +89,10 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
 
 
 def _lower_disks(disk: Path) -> Iterator[Path]:
-    """Yield the disks below a disk; the lowest might not exist. Raises HarnessError for a cycle."""
+    """Yield the chain of a disk's backing files; the last file might not exist.
+
+    Raises HarnessError for a cycle.
+    """
     seen = {disk.resolve()}
     while disk.exists() and (name := backing_name(disk)) is not None:
         disk = (disk.parent / name).resolve()

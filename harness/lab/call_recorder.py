@@ -55,7 +55,7 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class CallRecorder:
-    """Records the calls of some commands on a node; a request needs this recorder's `files`.
+    """Records the calls of some commands on a node; the node's request needs this recorder's `files`.
 
     The commands are called by name: a call by an absolute path is not recorded.
     """

@@ -37,7 +37,7 @@ _KERNEL_HEADER_BYTES = 64 << 10
 
 
 class DiskSource(Protocol):
-    """The image below the disk of a machine."""
+    """The backing file of a machine's disk."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class DiskSource(Protocol):
 
     @property
     def disk(self) -> Path:
-        """Return the path of the image below the machine's overlay."""
+        """Return the path of the backing file of the machine's overlay."""
 
     def prepare(self, folder: Path) -> None:
         """Create, in a machine's folder, the files that only this source provides."""
@@ -135,10 +135,10 @@ def describe(
 ) -> MachineDescription:
     """Return the description of a machine whose files are in `folder`; this function is pure.
 
-    With a `checkpoint` the machine continues from it, and maps the checkpoint's memory privately
-    unless a `memory_file` is named. Without a checkpoint the machine boots `source`. `disk`
-    replaces the overlay. `slots` is the number of root ports for GPUs. `host_ports` are the host's
-    ports that the guest reaches.
+    Without a `checkpoint`, the machine boots `source`. A machine with a checkpoint continues from the
+    checkpoint; the machine's memory is `memory_file`, by default a private mapping of the
+    checkpoint's memory. `disk` replaces the overlay. `slots` is the number of root ports for GPUs.
+    `host_ports` are the host's ports that the guest reaches.
     """
     kernel, vmlinuz = source.kernel(folder), None
     if checkpoint is not None:
@@ -160,7 +160,7 @@ def describe(
         is_restored=checkpoint is not None,
         qemu=platform.qemu,
         host_ports=tuple(host_ports),
-        extra_append=(*source.kernel_append, *_told(kernel, platform)),
+        extra_append=(*source.kernel_append, *_arguments_for_guest(kernel, platform)),
     )
     backing = source.disk if checkpoint is None else checkpoint.disk
     return MachineDescription(
@@ -175,8 +175,8 @@ def describe(
     )
 
 
-def _told(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...]:
-    """Return kernel arguments with the facts that a guest can't find out by itself."""
+def _arguments_for_guest(kernel: DirectKernel | Firmware, platform: Platform) -> tuple[str, ...]:
+    """Return kernel arguments with facts that a guest can't detect by itself."""
     if not isinstance(kernel, DirectKernel) or kernel.is_verbatim:
         return ()
     # On a busy host an emulated guest measures a wrong frequency of its time stamp counter.

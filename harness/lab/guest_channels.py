@@ -136,7 +136,7 @@ class GuestChannels:
 
     @property
     def guest(self) -> Guest:
-        """Return operations in the guest."""
+        """Return the guest, to run commands and read files in it."""
         return Guest(self.name, self.agent)
 
     @stepped("Take the state of machine '{0.name}'")
@@ -175,7 +175,7 @@ class GuestChannels:
         return self._ssh
 
     def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-        """Report in the context that the machine does `what`, at most until `deadline`."""
+        """Report while the context lasts that the machine does `what`, at most until `deadline`."""
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
@@ -191,7 +191,7 @@ class GuestChannels:
         return "" if self._guest_clock is None else self._guest_clock.busy_host()
 
     def time_stretch(self) -> float:
-        """Return the host's seconds for each second in which the host let the guest run."""
+        """Return how many seconds pass on the host while the guest runs for one second."""
         return 1.0 if self._guest_clock is None else self._guest_clock.stretch()
 
     def _after(self, seconds: float, *, follows_progress: bool = False) -> Deadline:

@@ -55,7 +55,7 @@ class LabImages:
 
     @functools.cached_property
     def cloud_images(self) -> CloudImageStore:
-        """Return the cache of cloud images. Its module loads more slowly than a clone starts."""
+        """Return the cache of cloud images."""
         from harness.image.cloud.store import CloudImageStore  # noqa: PLC0415 - loads slowly
 
         return CloudImageStore(self.settings.cloud_image_store)

@@ -229,7 +229,7 @@ def read_bundle(folder: Path) -> MachineBundle:
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
-    """Return a key's value, a text. Raises KeyError or ValueError if there is none."""
+    """Return the text of a key. Raises KeyError without the key, and ValueError for any other value."""
     value = fields[key]
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise ValueError(f"'{key}' is not a text of at most {_MOST_CHARACTERS} characters")
@@ -244,7 +244,7 @@ def _texts(values: object, key: str) -> tuple[str, ...]:
 
 
 def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
-    """Return a key's value, a whole number.
+    """Return the whole number of a key.
 
     Raises KeyError without the key, and ValueError if the value is not a whole number up to `most`.
     """
@@ -256,7 +256,7 @@ def _number(fields: Mapping[str, Any], key: str, most: int) -> int:
 
 
 def _truth(fields: Mapping[str, Any], key: str) -> bool:
-    """Return a key's value, true or false. Raises KeyError or ValueError if there is none."""
+    """Return the boolean of a key. Raises KeyError without the key, and ValueError for any other value."""
     value = fields[key]
     if not isinstance(value, bool):
         raise ValueError(f"'{key}' is neither true nor false")  # noqa: TRY004 - like other bad values

@@ -79,7 +79,7 @@ class MachineGpus:
 
     @property
     def plugged(self) -> tuple[str, ...]:
-        """Return the device ids of the GPUs that are provided."""
+        """Return the device ids of the GPUs that the machine has."""
         return tuple(self._provided)
 
     @property
@@ -238,7 +238,7 @@ class MachineGpus:
                 closing.callback(leases.close)
 
     def wait_until_placed(self, deadline: Deadline) -> None:
-        """Wait until the guest has given the emulated GPUs their addresses, or until the deadline."""
+        """Wait until the guest has assigned addresses to the BARs of each emulated GPU, or until the deadline."""
         for server in self._servers.values():
             server.gpu.wait_until_placed(deadline)
 
@@ -346,7 +346,7 @@ class MachineGpuSlots(GuestChannels):
     def _wait_for_functions(self, wanted: Counter[str]) -> None:
         if not wanted:
             return
-        # The device model knows when the guest has given an emulated GPU its addresses. A polling
+        # The device model knows when the guest has assigned addresses to the GPU's BARs. A polling
         # loop in the guest would take the processor time that an emulated processor needs to find
         # the GPU.
         self.gpus.wait_until_placed(self.deadline(_PLACED_KVM_S))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The key of the nonce's digest in a checkpoint's facts; the nonce itself is only in guest memory.
 NONCE_FACT = "nonce_sha256"
-#: How long a guest may take to become idle before its state is saved.
+#: Seconds within which a guest has to become idle before its state is saved.
 _REST_S = 120.0
 #: Reads the programs that tests run most, and the files of an interactive shell, into the page
 #: cache; missing programs are ignored.
@@ -64,7 +64,7 @@ class MachineSaving(MachineGpuSlots):
         # Each clone would repeat the work that the guest has not finished yet.
         self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
         self.guest.output_of("udevadm", "settle")
-        # The template reads these programs into its page cache once, so that no clone has to.
+        # The template reads these programs into its page cache, so that no clone reads them from disk.
         self.guest.output_of("sh", "-c", _WARM_UP)
         self.guest.output_of("true")
         self.guest.output_of("sync")

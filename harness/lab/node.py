@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: The times apply under KVM; under TCG, the times are multiplied by the patience of the run.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
-#: Seconds under KVM to write a node's files and run its commands; some compile kernel modules.
+#: Seconds under KVM to write a node's files and run its commands, which may compile kernel modules.
 _PREPARE_KVM_S = 60.0
 
 
@@ -76,7 +76,7 @@ class Node:
 
     @stepped("Prepare node '{0.request.name}' by its agent")
     def _prepare_after_cloud_init(self) -> None:
-        """Write the node's files and run the commands before provisioning, by the guest agent."""
+        """Let the guest agent write the node's files and run the commands before provisioning."""
         machine = self.machine
         if machine.checkpoint is None:
             machine.wait_until_cloud_init_finished(self._deadline())
@@ -141,8 +141,8 @@ class Node:
         """Run a command of the provisioner in the guest, in the same way as cloud-init.
 
         A command that fails raises no error: the result has its exit code, and its whole output in
-        stdout. Each call is a run of its own in the evidence: `Evidence.of_run`. Raises
-        BadInputError if the provisioner declares no such command.
+        stdout. The evidence records each call as a separate run, which `Evidence.of_run` returns.
+        Raises BadInputError if the provisioner declares no such command.
         """
         argv = self.provisioner.guest_command(command, output=CLOUD_INIT_OUTPUT_PATH)
         deadline = self._deadline()
@@ -166,20 +166,20 @@ class Node:
 
     @property
     def guest(self) -> Guest:
-        """Return operations in the guest."""
+        """Return the guest, to run commands and read files in it."""
         return self.machine.guest
 
     @stepped("Gather evidence of node '{0.request.name}'")
     def evidence(
         self, *, files: Sequence[str] = (), commands: Mapping[str, Argv] | None = None
     ) -> Evidence:
-        """Return the evidence of this node as it is now.
+        """Gather and return evidence of the present state of this node.
 
         Each call gathers new evidence into a folder of its own, so that earlier evidence does not
-        change. `files` adds files of the guest, by absolute paths that may have `*` and `?`; read
-        them by `Evidence.file`, `files` and `paths`. `commands` adds the output of commands, argv
-        by name; read it by `Evidence.output_of` and `exit_code_of`. These files and outputs are
-        also in the evidence that is kept of a failed test.
+        change. `files` are absolute paths of further files in the guest; `*` and `?` are wildcards.
+        `Evidence.file`, `files` and `paths` return these files. `commands` maps names to argvs of
+        further commands; `Evidence.output_of` and `exit_code_of` return their results. If the test
+        fails, the evidence that is kept has these files and outputs too.
 
         Raises BadInputError if a path or command can't be gathered; the message names it.
         """

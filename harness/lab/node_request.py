@@ -1,4 +1,4 @@
-"""A request for a node, and the description of the machine that it asks for."""
+"""Requests for nodes, and the descriptions of the machines of requested nodes."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def render_node_seed(
 
 
 def require_applied_user_data(request: NodeRequest, provisioner: Provisioner) -> None:
-    """Raise BadInputError if the node would lack files that cloud-init has to apply."""
+    """Raise BadInputError if a node skips cloud-init, but its provisioner has user-data."""
     if request.skip_cloud_init and provisioner.user_data:
         raise BadInputError(
             f"Cloud-init applies the user-data of provisioner '{provisioner.name}', so a node "

@@ -55,8 +55,8 @@ class NodeLab(Protocol):
 def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
     """Return `image` with the user's kernel installed, and the kernel itself.
 
-    A machine boots the image by its newest kernel, and installs the user's kernel as a person
-    would. The result is in the cache of images. Raises BadInputError if the packages have no
+    A machine boots the newest kernel of the image, and installs the user's kernel with the tools of
+    the distribution. The cache of images keeps the result. Raises BadInputError if the packages have no
     kernel, and HarnessError if they can't be installed.
     """
     parts = {"own-kernel": kernel.digest(), "kind": type(kernel).__name__}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
 
 VERSION = 1
-"""Increase this number after a change by which a cloud image produces another node image."""
+"""Increase this number if a change of the code changes the node image of a cloud image."""
 
 _PREPARE_KVM_S = 300.0
 _FIRST_BOOT_KVM_S = 150.0
@@ -56,8 +56,8 @@ _DRIVER_RECIPE = "debian-12.yaml"
 
 _ARCHIVE = "/run/harness-stand-ins.tar"
 _WORKSHOP = "run/harness-stand-ins"
-#: Unpacks the stand-ins, but keeps the image's own files: an image that has a kubelet needs no
-#: stand-in for it.
+#: Unpacks the stand-ins, but keeps the image's own files: an image with a kubelet needs no
+#: stand-in for the kubelet.
 UNPACK = 'tar --extract --skip-old-files --file="$1" --directory="$2" && rm "$1"'
 MISSING = "missing: "
 #: Makes the driver's container image if it is missing, and if the cloud image has the tools to

@@ -1,4 +1,4 @@
-"""Records for a report how a node was provisioned: each run, and the steps within the run."""
+"""Records each run of a provisioner on a node, and the steps of the run, for a report."""
 
 from __future__ import annotations
 

@@ -81,7 +81,10 @@ def recent_clone(
 def _read(
     lab: Lab, kept: Path, holding: contextlib.ExitStack
 ) -> tuple[SavedState, Checkpoint] | None:
-    """Return the last clone's state and its checkpoint, now held; None if a fact has changed."""
+    """Return the last clone's state and checkpoint, or None if a fact has changed.
+
+    The checkpoint stays in use until `holding` closes.
+    """
     try:
         with open_plain(kept) as file:
             written = os.fstat(file.fileno())
@@ -118,7 +121,7 @@ def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> N
     if folders is None or not isinstance(source, BuiltImageSource):
         return
     if source.image.parent is not None:
-        # A provisioner made the image, and the provisioner's files may lie anywhere.
+        # A provisioner made the image, and the provisioner's files may be in any folder.
         return
     # A clone does not need `make`, which can't be pickled unless a module defines it.
     made = replace(state, parent=None, make=None, parts={})

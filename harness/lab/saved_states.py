@@ -1,4 +1,4 @@
-"""Saved states from which tests start machines, each made from its parent, and their checkpoints."""
+"""Saved states, from which tests start machines, and the checkpoints that store these states."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ class BuiltImageSource:
         }
 
     def disk_sha256(self) -> str:
-        # The key is not enough: the same image, built again, has other blocks below the overlay.
+        # The key is not enough: another build of the same image has other blocks, which do not match the
+        # overlay.
         return IMAGE_FORMAT.read(self.image.folder).files[DISK].sha256
 
     def wait_until_booted(self, machine: LabMachine) -> None:

@@ -71,7 +71,7 @@ def check_stand_ins(
 
 def _nearest(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"the known ones are {listed(known)}."
+    return f"did you mean '{near[0]}'?" if near else f"valid names are {listed(known)}."
 
 
 def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:

@@ -44,12 +44,12 @@ def test_error_for_an_unknown_variable_of_a_stand_in_mentions_the_field() -> Non
             {"nvidia-dcmg": {"START_RESULT": "fail"}},
             r"NodeRequest: key 'stand_ins\.nvidia-dcmg': No stand-in .* did you mean 'nvidia-dcgm'\?",
         ),
-        ({"cups": {}}, r"the known ones are 'kubelet', 'node-problem-detector'"),
+        ({"cups": {}}, r"valid names are 'kubelet', 'node-problem-detector'"),
         (
             {"kubelet": {"START_DELAY": "3"}},
             r"key 'stand_ins\.kubelet\.START_DELAY': .* did you mean 'START_DELAY_S'\?",
         ),
-        ({"kubelet": {"EXIT_CODE": "1"}}, r"known ones are 'START_DELAY_S', 'START_RESULT'\."),
+        ({"kubelet": {"EXIT_CODE": "1"}}, r"valid names are 'START_DELAY_S', 'START_RESULT'\."),
         ({"nvidia-smi": {"START_RESULT": "fail"}}, r"has no variable 'START_RESULT'"),
         (
             {"kubelet": {"START_RESULT": "fails"}},
