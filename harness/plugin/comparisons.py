@@ -20,7 +20,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     is_ours = kind.__module__.partition(".")[0] == "harness"
     if op != "==" or kind is not type(right) or not is_ours or not dataclasses.is_dataclass(left):
         return None
-    # A run of specs has no evidence, and should not load the module that reads evidence.
+    # A run without evidence should not load the module that reads evidence.
     state = sys.modules.get(_STATE)
     if state is not None and isinstance(left, state.NodeState):
         lines = list(_state_lines(left, right))

@@ -38,9 +38,9 @@ class NodeEvidenceSource:
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Keep all evidence that the test has gathered, the latest in the top folder.
 
-        If `error` refers to none of this evidence, evidence is gathered once more, because the node
-        may have changed. If this last gathering fails, the earlier evidence is kept, and then the
-        exception of the gathering is raised.
+        If `error` does not name a folder of this evidence, evidence is gathered once more, because the
+        node may have changed. If this last gathering fails, the earlier evidence is kept, and then the
+        exception is raised.
         """
         gathered, failed = self.node.gathered, None
         if not gathered or not (error is None or _is_about(error, gathered)):

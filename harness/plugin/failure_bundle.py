@@ -57,7 +57,7 @@ def _try(folder: Path, add: Callable[..., None], *arguments: object) -> None:
 
 
 def _add_difference(machine: LabMachine, folder: Path) -> None:
-    """If the test recorded a state of the node, write how the node has changed since then."""
+    """Write how the node has changed since the test recorded a state of the node."""
     before = machine.last_state
     if before is None:
         return

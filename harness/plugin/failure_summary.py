@@ -34,7 +34,7 @@ _FINDINGS = 3
 
 
 def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterable[Path]) -> None:
-    """Note in a test's report why the test failed, or which requirement the host lacks."""
+    """Add to a test's report why the test failed, or which requirement the host lacks."""
     if report.skipped and isinstance(error.__context__, RequirementError):
         report.user_properties.append((_MISSING, str(error)))
     if not report.failed:

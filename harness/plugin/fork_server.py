@@ -39,7 +39,7 @@ _PDEATHSIG, _SUBREAPER = 1, 36
 _LOOK_S = 0.25
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _CHUNK = 1 << 16
-#: Every test on a machine uses one of these fixtures, directly or through other fixtures.
+#: Every test on a machine requests one of these fixtures, directly or through other fixtures.
 _NEEDS_MACHINE = frozenset({"lab", "existing_node"})
 _ERROR_CHARACTERS = 4000
 _WHY_BYTES = 1000
@@ -226,7 +226,7 @@ class ForkServer:
     # --- the watch over a fork ------------------------------------------------------------
 
     def _watch(self, child: int, reading: int, request: Mapping[str, Any]) -> dict[str, object]:
-        """Wait for the fork, and end it if a test takes too long; return the fork's message."""
+        """Wait for the fork, kill it if a test takes too long, and return the fork's message."""
         started = time.monotonic()
         told = _Lines(reading)
         reached: str | None = None
@@ -323,7 +323,7 @@ def _cpu_of(child: int) -> float:
 
 
 def _end(child: int) -> None:
-    """End the fork and its orphaned descendants, which this process has adopted (subreaper)."""
+    """Kill the fork and its orphaned descendants, whose parent is now this process (a subreaper)."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

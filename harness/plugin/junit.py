@@ -1,4 +1,4 @@
-"""Writes JUnit's file: failures mean a wrong node, errors mean a node that could not be checked.
+"""Writes JUnit's file: a failure means a wrong node, an error a node that could not be checked.
 
 If the run ended during a test, the file has no case for that test: pytest's case would have no name
 and no verdict, and readers would count it as passed.
@@ -108,7 +108,7 @@ class JUnitErrors:
     def _write(self, text: str) -> None:
         content = visible(text).encode()
         root = ET.fromstring(content)  # noqa: S314 - pytest has just written it
-        if tell_apart(root) + remove_unfinished(root):
+        if mark_errors(root) + remove_unfinished(root):
             content = ET.tostring(root, encoding="utf-8", xml_declaration=True)
         if not is_replaceable(self._path):
             self._path.write_bytes(content)
@@ -136,8 +136,8 @@ def names_of_example(nodeid: str, description: str) -> tuple[str, str]:
     return ".".join([path.replace("/", "."), *names[:-1]]), names[-1] if names else ""
 
 
-def tell_apart(root: ET.Element) -> int:
-    """Turn the failures of marked test cases into errors, correct the totals, and return how many changed."""
+def mark_errors(root: ET.Element) -> int:
+    """Change the failures of marked cases into errors, correct the totals, and return the number of changes."""
     changed = 0
     for suite in root.iter("testsuite"):
         for case in suite.iter("testcase"):

@@ -40,7 +40,7 @@ _ENDED = re.compile(r"^ended: (\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class SavedMachine:
-    """A machine's saved state; `sentence` says how to use the state, or why there is none."""
+    """A machine's saved state; `sentence` says how to resume the machine, or why it was not saved."""
 
     sentence: str
     kept: str | None = None
@@ -119,13 +119,13 @@ def hold(bundle: MachineBundle, evidence: Path, settings: Settings) -> str:
                 f"The process that keeps the machine running ended with exit code {ended[1]}, and printed: "
                 f"{said[: ended.start()].strip() or '-'}"
             )
-        return Observation(ids[0] if ids else None, f"its holder printed: {said.strip() or '-'}")
+        return Observation(ids[0] if ids else None, f"its process printed: {said.strip() or '-'}")
 
     return wait_for("the kept machine", poll, Deadline.after(_HELD_S))
 
 
 def ways_in(machines: Iterable[LabMachine]) -> list[str]:
-    """Return, for each running machine, a command that enters it from another terminal."""
+    """Return, for each running machine, the command that opens a shell in the machine."""
     return [f"harness shell --machine {each.folder.name}" for each in machines if each.has_vm]
 
 
@@ -137,7 +137,7 @@ def run_command(config: pytest.Config, machine: LabMachine, command: str) -> int
 
 @contextlib.contextmanager
 def _own_terminal(config: pytest.Config) -> Iterator[None]:
-    """Give the terminal to the code in the context, without pytest's capture."""
+    """Let the code in the context use the terminal; suspend progress and pytest's capture meanwhile."""
     capture = config.pluginmanager.getplugin("capturemanager")
     with contextlib.ExitStack() as left:
         left.enter_context(terminal_left(config))

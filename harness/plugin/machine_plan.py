@@ -56,11 +56,11 @@ class Need:
 
 
 class _UnknownFixtureError(Exception):
-    """The suite itself defines the fixture, and a plan does not run a suite's code."""
+    """A suite defines the fixture, and a plan does not run code of a suite."""
 
 
 class _Fixtures:
-    """Calls the harness's fixtures for images and saved states; the lab only looks into the cache.
+    """Calls the harness's fixtures for images and saved states; the lab only reads the cache.
 
     Saved states that a suite declares are among these fixtures.
     """
@@ -190,7 +190,7 @@ class MachinePlan:
 
 @contextlib.contextmanager
 def open_to_look(settings: Settings) -> Iterator[CachedOnlyLab]:
-    """Open a lab that only looks into the cache, and makes nothing.
+    """Open a lab that only reads the cache, and makes nothing.
 
     Raises RequirementError if the host cannot run machines.
     """

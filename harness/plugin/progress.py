@@ -36,7 +36,7 @@ _USUAL_SIZE = (80, 24)
 
 
 class ProgressReporter:
-    """Shows progress, or sends events to the process that shows it; does nothing before the first event."""
+    """Shows progress, or sends events to the process that shows progress; is idle before the first event."""
 
     def __init__(self, config: pytest.Config, *, is_ci: bool) -> None:
         self._config = config
@@ -172,7 +172,7 @@ def terminal_left(config: pytest.Config) -> Iterator[None]:
 
 
 class _OpenLine:
-    """Tells whether pytest has begun a line since the last call, and has not ended it."""
+    """Returns whether pytest has begun a line since the last call, and has not ended this line."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         # The reporter writes all its output by this writer, which has no public name.
@@ -187,7 +187,7 @@ class _OpenLine:
 
 
 def _size_of(descriptor: int) -> tuple[int, int]:
-    """Return a terminal's columns and lines; `shutil` would ask pytest's capture."""
+    """Return a terminal's columns and lines; `shutil` would read the descriptor that pytest captures."""
     with contextlib.suppress(OSError):
         size = os.get_terminal_size(descriptor)
         if size.columns and size.lines:

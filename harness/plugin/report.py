@@ -60,7 +60,7 @@ class EvidenceSource(Protocol):
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
         """Write all available evidence to `folder`, replacing the evidence of an earlier run.
 
-        As soon as a folder of evidence is kept, yield the folder's old path and new path. `error`
+        Yield the old path and the new path of each folder as soon as the folder is written. `error`
         is the error that ended the test, or None if the test passed.
         """
         ...
@@ -68,7 +68,7 @@ class EvidenceSource(Protocol):
 
 @dataclass
 class _KeptEvidence:
-    """The kept evidence of one source: the folder, and the error if the evidence is incomplete."""
+    """The kept evidence of one source: its folder, and an error if the evidence is incomplete."""
 
     folder: Path
     moved: dict[Path, Path] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Reporter:
                 run_started_s=self._started_s,
             )
         if error is not None:
-            # The message names a folder that is removed after the test, so correct the message first.
+            # The message names a folder that is removed after the test. Name the new folder instead.
             _point(error, kept)
             hide_own_frames()
         made = yield

@@ -83,10 +83,10 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
 
 @contextlib.contextmanager
 def requirements(settings: Settings) -> Iterator[None]:
-    """If the host lacks something, skip the test with the reason; under CI, let the test fail.
+    """Skip the test if the host lacks a requirement; under CI, let the test fail.
 
-    If all tests of a suite are skipped, the suite looks as if it had passed. Nobody reads the list
-    of skips in CI, or in a lab that requires a GPU.
+    A suite whose tests are all skipped looks like a suite that passed. Nobody reads the list of skips
+    in CI, or in a run that requires a GPU.
     """
     try:
         yield

@@ -105,7 +105,7 @@ def _allure_folder(config: pytest.Config) -> Path:
 
 
 def _files_of(folder: Path) -> dict[Path, int]:
-    """Map each file in `folder`, which may be absent, to the time of its last change, in ns."""
+    """Map each file in `folder`, which may be missing, to its modification time in ns."""
     files = folder.iterdir() if folder.is_dir() else ()
     return {file: file.stat().st_mtime_ns for file in files if file.is_file()}
 
@@ -116,8 +116,8 @@ class ShardPlugin:
     """Selects the tests of a shard, and records which tests ran.
 
     With xdist, workers select the tests, and the controller records which tests ran. Only the
-    controller has `reports`, the folder for this start of the shard. If the scheduler lost the node
-    and started the job again elsewhere, this run ends.
+    controller has `reports`, the folder for this start of the shard. This run ends if the scheduler
+    has started the shard's job again on another node.
     """
 
     shard: Shard | None

@@ -1,4 +1,4 @@
-"""Notes facts of a test's machines, for JUnit's properties and Allure's parameters and labels."""
+"""Records facts of a test's machines, for JUnit's properties and Allure's parameters and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTS: pytest.StashKey[dict[str, str]] = pytest.StashKey()
 
 
 def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: Settings) -> None:
-    """Note the facts of the machines that a test has now; if machines differ, list all values."""
+    """Record the facts of the machines that a test has now; if machines differ, list all values."""
     found: dict[str, dict[str, None]] = {}
     for machine in machines:
         # A test without machines should not load the lab.
@@ -40,5 +40,5 @@ def note_machines(item: pytest.Item, machines: Iterable[LabMachine], settings: S
 
 
 def facts_of(item: pytest.Item) -> Mapping[str, str]:
-    """Return the noted facts of a test's machines."""
+    """Return the recorded facts of a test's machines."""
     return item.stash.get(_FACTS, {})

@@ -1,4 +1,4 @@
-"""Tells two kinds of failures apart: a wrong node, and a node that the harness could not check."""
+"""Distinguishes two kinds of failures: a wrong node, and a node that the harness could not check."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: The limit of a message in a report. The limit leaves room for the name of the error's class, and
+#: The limit of a message in a report. The additional bytes are for the name of the error's class, and
 #: for the sentence that says where the evidence is.
 _REPORTED_BYTES = MESSAGE_BYTES + 1024
 #: The mark that pytest puts before the lines of a message, below the lines of source.
@@ -52,7 +52,7 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Guard text outside of reports: headers, warnings, names of files, errors of plug-ins."""
+        """Escape text outside of reports: headers, warnings, names of files, errors of plug-ins."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         # Reporters of other plug-ins draw on the terminal in their own way.
         if type(reporter) is pytest.TerminalReporter:
@@ -64,7 +64,7 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Guard the id of a test in a file whose name is not text, since xdist and Allure can't encode it."""
+        """Escape the id of a test whose file name is not UTF-8, since xdist and Allure can't encode this id."""
         shown = visible(item.nodeid)
         if shown == item.nodeid:
             return
@@ -104,15 +104,15 @@ class ReportGate:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._guard(report, report.when)
+        self._escape(report, report.when)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self._guard(report, "collect")
+        self._escape(report, "collect")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
-        """Guard warnings, which xdist does not send as reports."""
+        """Escape and shorten warnings, which xdist does not send as reports."""
         warning_message.filename = visible(warning_message.filename)
         warning = warning_message.message
         if isinstance(warning, Warning):
@@ -131,7 +131,7 @@ class ReportGate:
         file = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "/")
         return "site-packages" not in file.parts and file.is_relative_to(self._config.rootpath)
 
-    def _guard(self, report: pytest.TestReport | pytest.CollectReport, when: str) -> None:
+    def _escape(self, report: pytest.TestReport | pytest.CollectReport, when: str) -> None:
         node_id = visible(report.nodeid)
         if node_id != report.nodeid:
             report.nodeid = node_id

@@ -37,7 +37,8 @@ DURATIONS = "durations.json"
 SHELL_COVERAGE = "coverage.shell"
 """The names of the other reports; each start of a shard writes its reports into its own folder.
 
-If a job is started again after its node was lost, processes of the first start may still write reports.
+If a scheduler starts a job again after it lost the job's node, processes of the first start may still
+write reports.
 A `bench*.json` beside the record is a report too.
 """
 
@@ -47,8 +48,8 @@ class ShardManifest:
     """The tests of a shard, which of these tests ran, and when.
 
     `repeated` are the tests that ran more than once. `junit_prefix` is the value of pytest's
-    option `--junit-prefix`. `collection_sha256` is the digest of all tests of the run, so that
-    shards of different runs can be told apart. `start` is the number of this shard's latest start;
+    option `--junit-prefix`. `collection_sha256` is the digest of all tests of the run, by which
+    a merge recognizes shards of different runs. `start` is the number of this shard's latest start;
     `root` is the folder with the tests' configuration. `first_test_s` is the time from the start
     to the first test's own code, after its fixtures. `ran` are the tests that have a result.
     """
@@ -150,8 +151,7 @@ def reports_of(folder: Path, start: int) -> Path:
 def starts_of(folder: Path) -> int:
     """Return the number of the last start of the shard, or 0 if there was no start."""
     numbers = [path.name.removeprefix(_START) for path in folder.glob(f"{_START}*")]
-    # The number in the name of a start's folder is short. The harness did not make a folder with a
-    # longer number.
+    # The harness makes no folder with a longer number.
     return max((int(each) for each in numbers if _NUMBER.fullmatch(each)), default=0)
 
 

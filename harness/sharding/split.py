@@ -1,8 +1,8 @@
 """Divides tests among shards of equal duration, and keeps families of tests together.
 
-The algorithms of pytest-split do not support groups. `least_duration` spreads the tests that use
-one saved state over all shards, so that each shard has to make or fetch that state. With
-`duration_based_chunks`, the times of two shards may differ by the duration of a test. The algorithm
+The algorithms of pytest-split do not support groups. `least_duration` spreads the tests of one saved
+state over all shards, so each shard has to make or fetch this state. With `duration_based_chunks`,
+the times of two shards may differ by the duration of a test. The algorithm
 here distributes the longest tests first, then whole families. It divides a family only if the
 family fits into no shard. The file of durations has pytest-split's format.
 """
@@ -97,16 +97,16 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     return shards
 
 
-def _fitting(members: list[TimedTest], room_s: float) -> list[TimedTest]:
-    """Remove the tests that fit into `room_s` from the sorted `members`; return the removed tests."""
+def _fitting(members: list[TimedTest], free_s: float) -> list[TimedTest]:
+    """Remove the tests that fit into `free_s` from the sorted `members`; return the removed tests."""
     taken: list[TimedTest] = []
     while members:
-        at = bisect.bisect_right(members, room_s, key=lambda each: each.duration_s)
+        at = bisect.bisect_right(members, free_s, key=lambda each: each.duration_s)
         if at == 0:
             break
         test = members.pop(at - 1)
         taken.append(test)
-        room_s -= test.duration_s
+        free_s -= test.duration_s
     return taken
 
 

@@ -89,7 +89,7 @@ class SpecRuns:
         return chosen_sandbox(self.config)
 
     def enter(self, file: CollectedFile) -> None:
-        """Start the first shell of this process, to find out whether the host allows the sandbox.
+        """Start the first shell of this process, to check whether the host allows the sandbox.
 
         Raises RequirementError if the host does not allow the sandbox.
         """

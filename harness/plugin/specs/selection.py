@@ -119,5 +119,5 @@ def _parts(argument: str) -> tuple[str, list[int], list[str]]:
 
 
 def selection_of(config: pytest.Config, path: Path) -> Selection | None:
-    """Return the part of this file that the command line names, or None if the whole file runs."""
+    """Return the examples of this file that the command line selects, or None if the whole file runs."""
     return config.stash.get(_SELECTIONS, {}).get(path.resolve())
