@@ -199,7 +199,7 @@ class Lab(LabImages):
 
         Raises BadInputError if the settings name no existing provisioner.
         """
-        # The import is inside the function, because it takes longer than restoring a clone, which
+        # The import is inside the function, because importing takes longer than restoring a clone, which
         # needs no provisioner.
         from harness.provisioner.choice import choose_provisioner  # noqa: PLC0415
 
@@ -220,7 +220,7 @@ class Lab(LabImages):
         agent and the stand-ins, and so becomes a node image. The default for `name` is the first
         image in the settings.
         """
-        # The import is inside the function, because it takes longer than starting a clone of a
+        # The import is inside the function, because importing takes longer than starting a clone of a
         # known checkpoint.
         from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415
 

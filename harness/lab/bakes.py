@@ -41,10 +41,10 @@ def bake_node(
 ) -> Image:
     """Return the node image `name` with the driver baked in; a machine without a GPU runs the bake.
 
-    The bake command is declared by `provisioner`, which is by default the lab's provisioner.
+    `provisioner`, which is by default the lab's provisioner, declares the bake command.
 
-    The machine boots the second newest kernel, while the target kernel is the newest. So tests
-    detect a provisioner that records the running kernel instead of the target kernel. The evidence
+    The machine boots the second newest kernel, but the bake is for the newest kernel. So tests detect
+    a provisioner that records the running kernel instead of the target kernel. The evidence
     of the bake is published with the image; `bake_evidence` reads that evidence.
 
     Raises BadInputError if the provisioner declares no bake, and HarnessError if the bake fails.
@@ -105,7 +105,7 @@ def bake_evidence(baked: Image | CloudImage) -> Evidence:
 
 
 def _parts(provisioner: Provisioner) -> Mapping[str, str]:
-    """Return the inputs of a baked image, without its parent image."""
+    """Return everything that determines a baked image, except the parent image."""
     return {
         "payload": provisioner.digest,
         "config": repr(sorted(provisioner.bake_values.items())),
@@ -159,7 +159,7 @@ def _make_cloud_image(lab: Lab, provisioner: Provisioner, image: CloudImage, dis
     report = _bake_reporter(lab, image.name)
     overlay = disk.with_name("overlay.qcow2")
     lab.store.create_overlay(image.disk, overlay, size_gib=boot.size_gib(image))
-    report("booting it by its own boot loader")
+    report("booting it with its own boot loader")
     with lab.boot(request, disk=overlay) as node:
         _wait_until_baked(lab, node, disk.parent, report)
         report("removing the files of its first boot")

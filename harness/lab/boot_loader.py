@@ -1,4 +1,4 @@
-"""Selects the kernel that a running machine's boot loader boots, once or from now on."""
+"""Selects in a machine's boot loader the kernel of the next boot, or of all later boots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
     if configuration is None:
         raise HarnessError(
             f"Machine '{guest.name}' has no '{CONFIGURATION}', so no kernel can be selected; its "
-            "image does not boot by GRUB."
+            "image does not boot with GRUB."
         )
     return read_menu(configuration)
 

@@ -220,7 +220,7 @@ def cloud_image_booted(image: CloudImage, *, boot: CloudImageBoot | None = None)
 
 
 def _firmware() -> UefiFirmware:
-    # The import is inside the function, because it takes longer than starting a machine that boots
+    # The import is inside the function, because importing takes longer than starting a machine that boots
     # a kernel directly.
     from harness.machine.uefi_firmware import find_uefi_firmware  # noqa: PLC0415
 

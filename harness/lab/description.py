@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint
     from harness.machine.description.spec import Accelerator, Firmware, HostPort
 
-#: The name of the seed volume in a machine's folder.
+#: The file name of the seed volume in a machine's folder.
 SEED = "seed.iso"
-#: The name of a machine's own disk in its folder.
+#: The file name of a machine's disk in the machine's folder.
 DISK = "disk.qcow2"
 _KERNEL_HEADER = "kernel-header"
 
@@ -87,7 +87,7 @@ class Platform:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineDescription:
-    """A complete machine: `spec`, which the VM driver renders, and the other facts for its start.
+    """A complete machine: `spec`, which the VM driver renders, and the other facts that a start needs.
 
     `create_files` makes the machine's files in `folder`. The disk is an overlay of `disk_gib` on
     `backing`, unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from

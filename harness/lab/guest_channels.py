@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from harness.progress.activities import Activities
 
 
-#: The name of the folder with differences between states, in a machine's folder and in its
-#: evidence.
+#: The name of the subfolder with differences between node states, in a machine's folder and in the
+#: machine's evidence.
 STATES = "states"
-#: Time limits in seconds under KVM; under TCG they are multiplied by the patience of the run.
+#: Time limits in seconds under KVM; `MachineServices.patience` multiplies these limits under TCG.
 CONNECT_KVM_S = 10.0
 READY_KVM_S = 30.0
 HOT_PLUG_KVM_S = 10.0
@@ -106,7 +106,7 @@ class GuestChannels:
 
     @property
     def agent_program(self) -> bytes:
-        """Return the agent's program; a resumed guest has the agent with which it was saved."""
+        """Return the agent's program; a resumed guest runs the agent of its bundle."""
         bundle = self.description.bundle
         return self._services.agent_program if bundle is None else bundle.agent_program
 
@@ -179,7 +179,7 @@ class GuestChannels:
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:
-        """Return a deadline of `kvm_s` seconds, multiplied by the patience of the run.
+        """Return a deadline of `kvm_s` seconds, multiplied by `MachineServices.patience`.
 
         The limit does not include time in which the host keeps the machine waiting. With
         `follows_progress`, the deadline is extended while the guest prints lines.

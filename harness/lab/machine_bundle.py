@@ -1,4 +1,4 @@
-"""A failed machine as a folder, from which another process, checkout or host continues the machine.
+"""Saves a failed machine in a folder, so that another process, checkout or host can continue the machine.
 
 The folder has three parts: the compressed memory and devices, the disk as the difference from its
 base image, and the description of the machine. The description names the base image by its digest.
@@ -193,7 +193,7 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 
 
 def read_bundle(folder: Path) -> MachineBundle:
-    """Return the machine saved in `folder` or `folder`/checkpoint, or the only machine saved below it.
+    """Return the machine saved in `folder` or `folder`/checkpoint, or the only machine saved below `folder`.
 
     Raises BadInputError if no saved machine or several are found, and for a bundle of another
     schema.
@@ -229,15 +229,15 @@ def read_bundle(folder: Path) -> MachineBundle:
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
-    """Return the text of a key. Raises KeyError without the key, and ValueError for any other value."""
+    """Return the string of a key. Raises KeyError without the key, and ValueError for any other value."""
     value = fields[key]
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
-        raise ValueError(f"'{key}' is not a text of at most {_MOST_CHARACTERS} characters")
+        raise ValueError(f"'{key}' is not a string of at most {_MOST_CHARACTERS} characters")
     return value
 
 
 def _texts(values: object, key: str) -> tuple[str, ...]:
-    """Return a list of texts. Raises ValueError for any other value."""
+    """Return a list of strings. Raises ValueError for any other value."""
     if not isinstance(values, list) or len(values) > _MOST_PORTS:
         raise ValueError(f"'{key}' is not a list of at most {_MOST_PORTS} names")
     return tuple(_text({key: value}, key) for value in values)

@@ -1,4 +1,4 @@
-"""Lists a running machine for `harness ps`, and lets people enter it."""
+"""Lists a running machine for `harness ps`, and lets people open a shell in the machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ cat /etc/ssh/ssh_host_*_key.pub
 
 @dataclass(frozen=True, kw_only=True)
 class _Enterable:
-    """A VM, with the operations that people need to enter it."""
+    """A VM, with the operations by which people open a shell in its guest."""
 
     name: str
     vm: Machine
@@ -95,9 +95,9 @@ def open_entrance(
     gpus: Sequence[str],
     until: float | None,
 ) -> Iterator[Listing]:
-    """List a started VM, record its console and serve its entrance in `folder`, until the context ends.
+    """List a started VM, record its console, and let people connect by sockets in `folder`.
 
-    `gpus` are the names of the VM's GPUs. `until` is the time at which a kept machine ends, in
+    All this ends with the context. `gpus` are the names of the VM's GPUs. `until` is the time at which a kept machine ends, in
     seconds since the epoch.
     """
     listed = RunningMachine(

@@ -167,7 +167,7 @@ class MachineGpus:
         Raises HarnessError if the transport would hang a machine with this machine's number of
         vCPUs.
         """
-        # The import is inside the function, because it takes longer than starting a machine without
+        # The import is inside the function, because importing takes longer than starting a machine without
         # GPUs.
         from harness.gpu.serving import serve_gpu  # noqa: PLC0415
 
@@ -243,7 +243,7 @@ class MachineGpus:
             server.gpu.wait_until_placed(deadline)
 
     def gpu(self, device_id: str) -> EmulatedGpu:
-        """Return the device model behind a plugged GPU, or behind a GPU that was just unplugged.
+        """Return the device model of a plugged GPU, or of a GPU that was unplugged recently.
 
         Raises HarnessError if there is no such GPU, and RequirementError if the GPU belongs to the
         host.
@@ -383,7 +383,7 @@ class MachineGpuSlots(GuestChannels):
         self._show_gpus()
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
-        """Return the device model behind a plugged GPU, or behind a GPU that was just unplugged.
+        """Return the device model of a plugged GPU, or of a GPU that was unplugged recently.
 
         Raises HarnessError if there is no such GPU.
         """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.provisioning.wait import Deadline
 
 #: Seconds for the boot loader's delay and everything that a distribution does at its first boot.
-#: The times apply under KVM; under TCG, the times are multiplied by the patience of the run.
+#: The time applies under KVM; `MachineServices.patience` multiplies the time under TCG.
 _CLOUD_IMAGE_KVM_S = 90.0
 _POWER_OFF_KVM_S = 15.0
 #: Seconds under KVM to write a node's files and run its commands, which may compile kernel modules.
@@ -111,7 +111,7 @@ class Node:
         self.machine.mark(words)
 
     def gpu(self, device_id: str = "gpu0") -> EmulatedGpu:
-        """Return the device model behind a plugged GPU."""
+        """Return the device model of a plugged GPU."""
         return self.machine.gpu(device_id)
 
     def wait_until_provisioned(self, progress: Callable[[str], None] = ignore_progress) -> None:
@@ -154,7 +154,7 @@ class Node:
             return self.machine.agent.run(argv, timeout_s=limit_s, deadline=deadline)
 
     def _deadline(self) -> Deadline:
-        """Return the deadline of provisioning; it allows for the first boot of a cloud image."""
+        """Return the deadline of provisioning, with more time for the first boot of a cloud image."""
         image = self.request.image
         is_cloud_image = isinstance(image, CloudImage) or isinstance(
             image.newest_kernel, CloudImageKernel
@@ -241,7 +241,7 @@ class Node:
         )
 
     def _kernels(self) -> Sequence[str] | None:
-        """Return the image's kernel versions, or None for a cloud image: its guest lists them."""
+        """Return the image's kernel versions, or None for a cloud image, whose guest lists them."""
         image = self.request.image
         if isinstance(image, CloudImage):
             return None

@@ -1,4 +1,4 @@
-"""Installs a user's own kernel into a built image: a machine boots the image once for this."""
+"""Boots a built image once, and installs a user's own kernel into the image."""
 
 from __future__ import annotations
 

@@ -75,9 +75,9 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
 
 
 def modules_for(lab: Lab, baked: Image, kernel: Kernel) -> dict[str, bytes]:
-    """Return the driver's modules for a kernel of a baked image, built in a machine if not cached.
+    """Return the driver's modules for a kernel of a baked image.
 
-    The cache keeps the modules by the image's key.
+    If the cache has no modules for the image's key, a machine builds them.
     """
     kept = cached_driver_file(
         lab.settings,

@@ -1,4 +1,4 @@
-"""Starts a clone from the last used state, without another read of that state's recipes.
+"""Starts a clone from the last used state without reading the state's recipes again.
 
 Finding the checkpoint of a state means reading and validating recipes and manifests, which takes
 longer than restoring a machine. So the state of the last clone is kept, with the facts on which it

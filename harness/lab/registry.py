@@ -1,4 +1,4 @@
-"""A container registry on the host that stands in for the registries of the nodes' cloud."""
+"""A container registry on the host that replaces the registries of the nodes' cloud."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ _TRACED = pydantic.TypeAdapter(dict[str, _TracedScript])
 def trace_environment(*, by_trap: bool) -> Mapping[str, str]:
     """Return the variables that make bash in a machine trace itself.
 
-    By default, bash uses its own trace (`set -x`). With `by_trap`, bash uses a trap on DEBUG,
-    which leaves its own trace to the code under test.
+    By default, bash uses its own trace (`set -x`). With `by_trap`, bash uses a trap on DEBUG
+    instead, so that the code under test can use `set -x` itself.
     """
     environment = {"BASH_ENV": f"{FOLDER}/{TRACE.name}"}
     return {**environment, "HX_TRACE_BY_TRAP": "1"} if by_trap else environment
@@ -92,7 +92,7 @@ def traced(
 
 
 def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
-    """Return the lines of `scripts` that ran in a machine, and a sentence on each file that was left out.
+    """Return the lines of `scripts` that ran in a machine, and a sentence about each ignored file.
 
     A script of the machine is recognized by its content, at any path. Raises HarnessError if
     the machine does not answer.

@@ -88,7 +88,7 @@ def write_missing(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, list[str]]:
-    """Return the known cause that a failure matches, if there is one, and all explanations.
+    """Return the known cause of a failure, or None, and a list of explanations.
 
     The explanations are, in this order: the causes that the evidence shows, the first line of the
     error, and the error's lines about the failed command. If the error has no such lines, the first

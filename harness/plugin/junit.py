@@ -120,7 +120,7 @@ class JUnitErrors:
 def names_of_example(nodeid: str, description: str) -> tuple[str, str]:
     """Return the class name and the name of an example.
 
-    Pytest takes a `[` in a name for the beginning of parameters, and `::` for the beginning of
+    Pytest would treat a `[` in a name as the beginning of parameters, and `::` as the beginning of
     another name. In the description, spaces join the parts that `::` joins in the node id.
     """
     path, *parts = nodeid.split("::")

@@ -53,7 +53,7 @@ class ProgressReporter:
         self._open.callback(os.close, self._errors)
 
     def listener(self) -> ProgressListener:
-        """Return the receiver of this process's events."""
+        """Return the listener that gets this process's events."""
         if self._listener is None:
             place = getattr(self._config, "workerinput", {}).get(_CARRIED)
             self._listener = self._display if place is None else self._sender(place)
@@ -109,7 +109,7 @@ class ProgressReporter:
                 folder = self._open.enter_context(temporary_folder("harness-progress"))
                 self._receiver = Receiver(folder, self._take)
             except (OSError, HarnessError):
-                # The worker prints lines itself.
+                # Without a receiver, the worker prints lines itself.
                 return
             self._open.enter_context(contextlib.closing(self._receiver))
         node.workerinput[_CARRIED] = self._receiver.place
@@ -143,7 +143,7 @@ class ProgressReporter:
         if self._shown is not None:
             self._shown.go_on()
 
-    # Rows of progress must not stay on the screen beside the summary; lines of progress may.
+    # The changing rows must not stay on the screen beside the summary.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if self._shown is not None and self._is_live:
@@ -175,7 +175,7 @@ class _OpenLine:
     """Returns whether pytest has begun a line since the last call, and has not ended this line."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
-        # The reporter writes all its output by this writer, which has no public name.
+        # The reporter writes all its output through this writer, which has no public name.
         self._writer = reporter._tw  # noqa: SLF001
         self._seen = 0
 

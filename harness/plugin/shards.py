@@ -189,7 +189,7 @@ class ShardPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = shown_id(report.nodeid)
         self._seconds[test] += report.duration
-        # The run may end during a test; a crashed worker's report has another phase.
+        # Only the report of a teardown, or of a crashed worker, shows that the test has ended.
         if report.when not in ("setup", "call"):
             self._ended[test] += 1
 
@@ -289,9 +289,11 @@ class ShardPlugin:
 
 
 def family_of(item: pytest.Item) -> str:
-    """Return the name of a test's family: tests with the same image and saved states, or of one file.
+    """Return the name of a test's family.
 
-    Images and saved states are session fixtures that depend on the lab or on the choice of the image.
+    Tests with the same images and saved states are a family. Images and saved states are session
+    fixtures that depend on the lab or on the choice of the image. The other tests of a file are a
+    family too.
     """
     names = sorted(set(shared_fixtures(item)))
     if not names:

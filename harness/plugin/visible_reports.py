@@ -56,7 +56,7 @@ class ReportGate:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         # Reporters of other plug-ins draw on the terminal in their own way.
         if type(reporter) is pytest.TerminalReporter:
-            # The reporter writes all its output by this writer, which has no public hook for a
+            # The reporter writes all its output through this writer, which has no public hook for a
             # filter.
             writer = reporter._tw  # noqa: SLF001
             stream = VisibleStream(writer._file, has_colours=writer.hasmarkup)  # noqa: SLF001
@@ -70,7 +70,7 @@ class ReportGate:
             return
         location = _changed(item.location, _clean)
         # There is no public way to change the id. Since pytest 9.1, the id is an object and not a
-        # text.
+        # string.
         own = getattr(item, "_id", None)
         name, value = ("_nodeid", shown) if own is None else ("_id", type(own).parse(shown))
         setattr(item, name, value)
@@ -220,9 +220,9 @@ def _clean(text: str, most: int, rest: str = "") -> str:
 
 
 def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
-    """Return a part of a report with `change` applied to each text.
+    """Return a part of a report with `change` applied to each string.
 
-    `change` gets a text, and the number of bytes that the text may have. Objects of pytest's
+    `change` gets a string, and the number of bytes that the string may have. Objects of pytest's
     tracebacks are changed in place.
     """
     changed: object = value

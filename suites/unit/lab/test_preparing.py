@@ -346,7 +346,7 @@ def test_driver_is_baked_into_a_cloud_image_that_is_booted_by_its_own_boot_loade
     assert ran[-2:] == [clean, ("systemctl", "--no-block", "poweroff")]
     assert stage.agent.limits_s[clean] == 90
     assert messages(said, "noble") == [
-        "bake: booting it by its own boot loader",
+        "bake: booting it with its own boot loader",
         f"bake: {FINISHED}",
         "bake: removing the files of its first boot",
         "bake: writing its disk",
