@@ -181,9 +181,9 @@ def _with_shipped_image(ini: str) -> str:
 def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     """Write all files below `folder`, or no file.
 
-    Raises BadInputError, which names the files, if files of the project exist, if a file configures
-    pytest already, or if a file has the name of a folder of the project. Raises OSError if a file
-    can't be written.
+    Raises BadInputError if one of these files exists, if another file configures pytest already, or
+    if a file is where a folder has to be made; the error names each such file. Raises OSError if a
+    file can't be written.
     """
     present = [name for name in files if (folder / name).exists() or (folder / name).is_symlink()]
     if present:

@@ -394,7 +394,7 @@ def parse_cdi_device_nodes(text: str) -> set[str]:
 
 
 def parse_cdi_driver_versions(text: str) -> set[str]:
-    """Return the versions of the driver whose NVML a CDI spec mounts into containers."""
+    """Return the driver versions in the names of the NVML libraries that a CDI spec mounts."""
     return set(_CDI_NVML.findall(text))
 
 

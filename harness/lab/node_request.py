@@ -126,8 +126,8 @@ class NodeRequest:
             )
         if self.derive is not None and not self.skip_cloud_init:
             raise BadInputError(
-                "'derive' changes the saved state after cloud-init; set 'skip_cloud_init' too, so that "
-                "the node continues from this state.",
+                "'derive' changes a state that was saved after cloud-init had run; set "
+                "'skip_cloud_init' too, so that the node starts from the changed state.",
                 source="NodeRequest",
                 key="derive",
             )

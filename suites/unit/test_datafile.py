@@ -196,7 +196,7 @@ def test_yaml_of_a_guest_is_a_value_or_a_value_error(text: str) -> None:
         parse_yaml(text)
 
 
-def test_yaml_whose_merged_keys_exceed_the_limit_of_a_file_is_refused(
+def test_yaml_is_refused_if_its_merge_keys_expand_it_beyond_the_size_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each line merges all keys of the lines above it, so 4 KiB become 8000 keys."""

@@ -864,7 +864,7 @@ def test_timer_that_is_cancelled_in_the_round_in_which_it_is_due_is_not_called(
     assert called == ["next"]
 
 
-def test_callback_of_a_ready_descriptor_is_not_called_after_its_removal(
+def test_callback_is_not_called_after_its_ready_descriptor_is_removed(
     bench: Bench,
 ) -> None:
     called: list[int] = []

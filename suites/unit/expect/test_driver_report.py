@@ -280,7 +280,7 @@ def test_unknown_line_about_the_health_of_the_fabric_makes_the_health_unknown(
     assert said.startswith("'Full' for 'Fabric / Health / Lanes'")
 
 
-def test_unread_power_draw_is_a_fault_only_if_the_power_limit_is_unread_too(
+def test_power_draw_that_could_not_be_read_is_a_fault_only_without_a_power_limit(
     tmp_path: Path,
 ) -> None:
     """Azure/azhpc-diagnostics#77: a sound GPU's power draw is unreadable for a while."""

@@ -295,7 +295,7 @@ def test_guest_lists_the_kernels_of_a_cloud_image_node(stage: Stage, gathering: 
 # -- requests ----------------------------------------------------------------------------------------
 
 
-def test_files_of_provisioner_and_stand_ins_and_request_are_in_this_order() -> None:
+def test_provisioners_files_precede_stand_ins_and_the_requests_files_are_last() -> None:
     request = a_request(
         stand_ins={"nvidia-dcgm": {"START_RESULT": "fail"}},
         files=[GuestFile(path="/etc/mine", content=b"mine")],

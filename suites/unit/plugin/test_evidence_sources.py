@@ -78,7 +78,7 @@ def test_all_gathered_evidence_is_kept_and_the_new_folders_are_returned(tmp_path
 
 @pytest.mark.parametrize("has_states", [True, False])
 @pytest.mark.parametrize("kind", [NodeEvidenceSource, MachineEvidenceSource])
-def test_error_about_two_states_refers_to_the_kept_file_of_their_difference(
+def test_error_about_two_states_names_the_file_with_their_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, *, has_states: bool
 ) -> None:
     fresh = EvidenceFolder(tmp_path / "fresh").file("/a.txt", "").evidence

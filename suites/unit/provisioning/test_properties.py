@@ -184,7 +184,7 @@ def test_any_plan_has_each_step_after_the_steps_that_it_needs(
     value=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=6),
 )
 @example(lines=["k = 1", "k = 1"], path=("k",), value="")
-def test_edited_toml_has_the_new_value_and_every_old_line(
+def test_editing_toml_changes_only_the_value(
     lines: list[str], path: tuple[str, ...], value: str
 ) -> None:
     text = "\n".join(lines)
