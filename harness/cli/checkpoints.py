@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import sys
 from typing import TYPE_CHECKING
@@ -15,12 +14,14 @@ from harness.cli.artifacts import (
     short_key,
 )
 from harness.cli.columns import duration, print_columns
-from harness.cli.options import add_json_option, settings_of
+from harness.cli.options import add_json_option, settings_of, whole_number
 from harness.errors import BadInputError, listed
 from harness.machine.checkpoint.store import CheckpointStore
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    import argparse
+
     from harness.cli.options import Commands
 
 _KEY_DIGITS = 12
@@ -47,7 +48,7 @@ def add_parser(commands: Commands) -> None:
     limit = gc.add_mutually_exclusive_group()
     limit.add_argument(
         "--limit-mib",
-        type=_mib,
+        type=whole_number,
         metavar="MIB",
         help=f"disk space that checkpoints may take (default: {Settings().checkpoint_limit_mib})",
     )
@@ -61,14 +62,6 @@ def add_parser(commands: Commands) -> None:
     for action, run in ((listing, _list), (verify, _verify), (gc, _collect), (rm, _remove)):
         add_json_option(action)
         action.set_defaults(run=run)
-
-
-def _mib(word: str) -> int:
-    if not word.isdecimal():
-        raise argparse.ArgumentTypeError(
-            f"'{word}' is not a size; give a whole number of MiB, 0 or more."
-        )
-    return int(word)
 
 
 def _store(arguments: argparse.Namespace) -> CheckpointStore:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import datetime as dt
 import json
 import sys
@@ -16,6 +14,7 @@ from harness.cli.options import (
     add_image_options,
     add_json_option,
     add_store_options,
+    number_of_days,
     settings_of,
 )
 from harness.cli.progress import show_event
@@ -29,6 +28,7 @@ from harness.lab.shared_caches import open_image_store, open_shared_caches
 from harness.provisioning.wait import Deadline
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
     from harness.artifact_cache.cache import ArtifactCache
@@ -78,7 +78,7 @@ def add_parser(commands: Commands) -> None:
     unused = gc.add_mutually_exclusive_group()
     unused.add_argument(
         "--unused-days",
-        type=_days,
+        type=number_of_days,
         default=_UNUSED_DAYS,
         metavar="DAYS",
         help="remove images that were not used for this number of days (default: %(default)g)",
@@ -90,13 +90,6 @@ def add_parser(commands: Commands) -> None:
         dest="unused_days",
         help="remove every image that is not in use",
     )
-
-
-def _days(word: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 <= float(word) <= dt.timedelta.max.days:
-            return float(word)
-    raise argparse.ArgumentTypeError(f"'{word}' is not a number of days; give 0 or more.")
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Protocol
 
 from harness.options import add_to_command, settings_from
 from harness.settings import ACCEPT_OPTION, Settings
+
+#: A time before now by more days could be earlier than the first date that Python supports.
+_MOST_DAYS = 36_500
 
 
 class Commands(Protocol):
@@ -36,6 +40,16 @@ def positive_number(word: str) -> int:
             f"a whole number of at least 1 is expected, but got '{word}'."
         )
     return int(word)
+
+
+def number_of_days(word: str) -> float:
+    """Parse a number of days from 0 to a hundred years."""
+    with contextlib.suppress(ValueError):
+        if 0 <= float(word) <= _MOST_DAYS:
+            return float(word)
+    raise argparse.ArgumentTypeError(
+        f"'{word}' is not a number of days; give a number from 0 to {_MOST_DAYS}."
+    )
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

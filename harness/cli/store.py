@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.artifact_cache import DISK
 from harness.artifact_cache.cache import ArtifactCache
 from harness.cli.columns import print_columns
-from harness.cli.options import add_json_option, settings_of
+from harness.cli.options import add_json_option, number_of_days, settings_of
 from harness.cli.progress import show_event
 from harness.errors import BadInputError, HarnessError, listed
 from harness.image.cloud.derived_images import DERIVED_FORMAT
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _PULL_S = 7200.0
 _UNUSED_DAYS = 30.0
-_MOST_DAYS = 36_500
 
 
 def add_parser(commands: Commands) -> None:
@@ -61,7 +60,7 @@ def add_parser(commands: Commands) -> None:
         )
     gc.add_argument(
         "--older-than-days",
-        type=float,
+        type=number_of_days,
         default=_UNUSED_DAYS,
         metavar="DAYS",
         help="remove images and checkpoints that were pushed more than this number of days ago (default: %(default)g)",
@@ -216,13 +215,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _collect(arguments: argparse.Namespace) -> int:
-    days: float = arguments.older_than_days
-    if not 0 <= days <= _MOST_DAYS:
-        raise BadInputError(
-            f"{days} was given, but a number from 0 to {_MOST_DAYS} was expected.",
-            source="--older-than-days",
-        )
-    limit = dt.datetime.now(tz=dt.timezone.utc) - dt.timedelta(days=days)
+    age = dt.timedelta(days=arguments.older_than_days)
+    limit = dt.datetime.now(tz=dt.timezone.utc) - age
     for cache, artifact in _stored(arguments):
         if artifact.pushed is None:
             print(

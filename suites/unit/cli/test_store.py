@@ -223,8 +223,10 @@ def test_no_artifact_is_removed_if_the_age_is_invalid(caches: Caches) -> None:
     for days in ("nan", "-1", "36501"):
         caches.images.stored = [stored("a")]
 
-        assert main(["store", "gc", URL, f"--older-than-days={days}"]) == 2, days
+        with pytest.raises(SystemExit) as exiting:
+            main(["store", "gc", URL, f"--older-than-days={days}"])
 
+        assert exiting.value.code == 2, days
         assert caches.images.removed == [], days
 
 

@@ -353,15 +353,6 @@ def test_only_old_artifacts_are_removed(
     assert "Kept images/undated" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("days", ["-1", "nan"])
-def test_negative_or_invalid_age_for_a_removal_is_refused(
-    days: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["store", "gc", "--store=registry.example", f"--older-than-days={days}"]) == 2
-
-    assert "--older-than-days" in capsys.readouterr().err
-
-
 def test_malformed_description_of_another_artifact_does_not_fail_the_fetch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
