@@ -346,10 +346,8 @@ def _end_of_run(folder: Path) -> Iterator[str]:
 
 def _lock_holders(folder: Path, sentences: Sequence[str]) -> list[str]:
     """Return a sentence about each locked file in `sentences`; the sentence names the process with the lock."""
-    listed = folder / "commands/locks"
-    text = last_bytes(listed, _MOST_BYTES).decode(errors="replace") if listed.is_file() else ""
     found = []
-    for line in text.splitlines():
+    for line in _end_of(folder / "commands/locks").splitlines():
         process, _, rest = line.partition("\t")
         path, _, command = rest.partition("\t")
         # Compiling an expression for each line would take minutes.
@@ -436,9 +434,16 @@ def _starting_units(folder: Path) -> Iterator[str]:
 
 def _words(listed: Path) -> Iterator[list[str]]:
     """Yield the words of each line of a list of units."""
-    if listed.is_file():
-        lines = last_bytes(listed, _MOST_BYTES).decode(errors="replace").split("\n")
-        yield from unit_rows("\n".join(line[:_LONGEST_LINE] for line in lines))
+    lines = _end_of(listed).split("\n")
+    yield from unit_rows("\n".join(line[:_LONGEST_LINE] for line in lines))
+
+
+def _end_of(file: Path) -> str:
+    """Return the text at the end of a file, or an empty text if the file can't be read."""
+    # Evidence may be damaged, but this must not hide the failure itself.
+    with contextlib.suppress(OSError):
+        return last_bytes(file, _MOST_BYTES).decode(errors="replace")
+    return ""
 
 
 def find_cause(folder: Path) -> FoundCause | None:
@@ -501,15 +506,12 @@ def _declared_log(folder: Path) -> Sequence[str]:
 def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for pattern in dict.fromkeys((*_declared_log(folder), *_SOURCES)):
         for path in sorted(folder.glob(pattern)):
-            # Skip a log that is not a regular file.
-            with contextlib.suppress(OSError):
-                text = last_bytes(path, _MOST_BYTES).decode(errors="replace")
-                lines = [
-                    stripped
-                    for line in text.splitlines()
-                    if (stripped := _plain(line[:_LONGEST_LINE]))
-                ]
-                yield path.relative_to(folder).as_posix(), lines
+            lines = [
+                stripped
+                for line in _end_of(path).splitlines()
+                if (stripped := _plain(line[:_LONGEST_LINE]))
+            ]
+            yield path.relative_to(folder).as_posix(), lines
 
 
 def _plain(line: str) -> str:

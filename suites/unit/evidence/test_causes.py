@@ -505,6 +505,15 @@ def test_log_that_is_not_a_file_does_not_hide_other_logs(tmp_path: Path) -> None
     assert found.cause.name == "kernel panic"
 
 
+def test_list_of_units_that_is_a_link_does_not_hide_other_findings(tmp_path: Path) -> None:
+    write(tmp_path, "host/serial.log", "mount: failed\n")
+    (tmp_path / "commands").mkdir()
+    for name in ("failed-units", "units", "locks"):
+        (tmp_path / "commands" / name).symlink_to(__file__)
+
+    assert explain(tmp_path) == ["the guest's first error: mount: failed"]
+
+
 def test_only_the_result_line_of_systemd_is_quoted_as_the_reason_of_a_failed_unit(
     tmp_path: Path,
 ) -> None:
