@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from harness.evidence.node_state import LOCKS_SCRIPT, PCI_CONFIG_SCRIPT
 from harness.provisioner import EXIT_CODE_PATH, RUNS_FOLDER, gpu_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from harness.provisioner import Provisioner
     from harness.provisioning.command import Argv
@@ -59,8 +59,14 @@ class AdditionalEvidence:
             raise self._bad("files", f"{files!r} is not a list of paths; write [{files!r}].")
         for index, path in enumerate(files):
             self._check_file(path, f"files[{index}]")
-        commands: list[tuple[object, object]] = [*self.commands.items()]
-        for name, argv in commands:
+        commands: object = self.commands
+        if not isinstance(commands, Mapping):
+            raise self._bad(
+                "commands",
+                f"{commands!r} does not map names to commands; write each command as a list of words, "
+                "such as {'uptime': ['uptime', '-p']}.",
+            )
+        for name, argv in commands.items():
             if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(_EXIT_CODE):
                 raise self._bad(
                     "commands",

@@ -140,6 +140,7 @@ def test_error_for_invalid_additional_evidence_mentions_the_key() -> None:
         ({"files": ["/etc/"]}, "files[0]"),
         ({"files": ["/"]}, "files[0]"),
         ({"files": ["/etc/x\n"]}, "files[0]"),
+        ({"commands": [["uptime"]]}, "commands"),
         ({"commands": {"b": ["ip"], "a": "ip link"}}, "commands.a"),
         ({"commands": {"../a": ["ip"]}}, "commands"),
         ({"commands": {".a": ["ip"]}}, "commands"),
