@@ -49,9 +49,9 @@ def parse_json(content: str | bytes, *, limit: Limit = JSON) -> Any:
     return value
 
 
-def parse_json_object(content: str | bytes, *, limit: Limit = JSON) -> dict[str, Any]:
+def parse_json_object(content: str | bytes) -> dict[str, Any]:
     """Parse one JSON object; raises ForeignJsonError for any other text, even for another JSON value."""
-    value = parse_json(content, limit=limit)
+    value = parse_json(content)
     if not isinstance(value, dict):
         raise ForeignJsonError("it is not a JSON object")
     return value

@@ -333,8 +333,6 @@ class NoDowngrade(urllib.request.HTTPRedirectHandler):
         fp.close()
         try:
             followed: IO[bytes] | None = super().http_error_302(req, fp, code, msg, headers)
-        except urllib.error.HTTPError:
-            raise
         except RefusedUrlError:
             raise
         except ValueError:

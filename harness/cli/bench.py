@@ -20,6 +20,7 @@ from harness.bench.spread import Spread
 from harness.cli.columns import print_columns
 from harness.cli.options import (
     add_gpu_options,
+    add_json_option,
     add_machine_options,
     machine_words,
     positive_number,
@@ -69,7 +70,7 @@ def _add_clone(subjects: Actions) -> None:
         metavar="N",
         help="how many cold boots to measure; each takes half a minute",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_option(parser)
     parser.set_defaults(run=_clone)
 
 
@@ -142,7 +143,7 @@ def _add_gpu(subjects: Actions) -> None:
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S", help="the length of each run in seconds"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_option(parser)
     parser.set_defaults(run=_gpu)
 
 
@@ -192,7 +193,7 @@ def _gpu_open(arguments: argparse.Namespace, model: GpuModel) -> int:
 
 def _add_shell(subjects: Actions) -> None:
     parser = subjects.add_parser("shell", help="measure the time of an example of a *_spec.sh")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_json_option(parser)
     parser.add_argument(
         "--rounds",
         type=positive_number,

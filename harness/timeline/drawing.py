@@ -10,7 +10,7 @@ from harness.timeline import Lane, SpanState, seconds
 from harness.timeline.rows import at_most, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from harness.plots import Scheme
     from harness.timeline import Span, Timeline
@@ -67,7 +67,7 @@ def _draw(figure: Any, timelines: Sequence[Timeline], rows: Sequence[Row]) -> No
             _fitting(f"{timeline.title}, {seconds(timeline.end_s)}", panel_pt / 1.25),
             fontsize=9,
             loc="left",
-            pad=18 if _moments_of(timelines) else 6,
+            pad=18 if any(each.moments for each in timelines) else 6,
         )
         axes.set_xlabel("seconds since the kernel began", fontsize=8)
         axes.tick_params(axis="x", labelsize=8)
@@ -258,10 +258,6 @@ def _draw_path(axes: Any, rows: Sequence[Row], number: int) -> None:
                 )
 
 
-def _moments_of(timelines: Sequence[Timeline]) -> bool:
-    return any(each.moments for each in timelines)
-
-
 def _draw_moments(axes: Any, timeline: Timeline, scale_pt: float) -> None:
     """Mark moments such as reboots above the rows; leave out labels that do not fit."""
     free_pt = 0.0
@@ -324,9 +320,5 @@ def _fitting(text: str, room_pt: float) -> str:
     """Return a text, truncated so that it fits into `room_pt` points."""
     if _width_pt(text) <= room_pt:
         return text
-    return next((cut for cut in _cuts(text) if _width_pt(cut) <= room_pt), "")
-
-
-def _cuts(text: str) -> Iterator[str]:
-    for length in range(len(text) - 1, 2, -2):
-        yield f"{text[:length].rstrip()}…"
+    cuts = (f"{text[:length].rstrip()}…" for length in range(len(text) - 1, 2, -2))
+    return next((cut for cut in cuts if _width_pt(cut) <= room_pt), "")
