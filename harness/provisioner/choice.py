@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.entry_points import Group, Plugin, find_plugin, plugins
-from harness.errors import BadInputError, listed
+from harness.errors import BadInputError, HarnessError, listed
 from harness.payload import build_payload
 from harness.provisioner import Provisioner
 from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
@@ -68,6 +68,8 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
             found = found()
     except BadInputError as error:
         raise plugin.error(str(error).rstrip(".")) from error
+    except HarnessError:
+        raise
     except Exception as error:
         raise plugin.error(f"it raises {error!r}") from error
     if not isinstance(found, Provisioner):
