@@ -312,6 +312,19 @@ def test_dynamic_parameters_see_the_variables_of_the_project(project: SpecProjec
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_dynamic_parameters_may_use_descriptors(project: SpecProject, shell: str) -> None:
+    project.write(".shellspec", f"--shell {shell}\n")
+    project.write(
+        "spec/a_spec.sh",
+        "Describe 'rows'\nParameters:dynamic\n  exec 3>/dev/null\n"
+        '  while read -r w <&3; do %data "$w"; done 3<<WORDS\na\nb\nWORDS\nEnd\n'
+        'It "row $1"\nThe value "$1" should be present\nEnd\nEnd\n',
+    )
+
+    assert outcomes(project.run()) == {"row a": "passed", "row b": "passed"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
 @pytest.mark.parametrize("code", ["echo text\n%data a", "%data a\necho text", "echo text"])
 def test_dynamic_parameters_that_print_text_are_refused(
     project: SpecProject, shell: str, code: str

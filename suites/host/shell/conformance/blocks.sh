@@ -422,19 +422,6 @@ after yes'
   End
 End
 
-Describe 'code of dynamic parameters with descriptors of its own'
-  Parameters:dynamic
-    exec 3>/dev/null
-    while read -r word <&4; do %data "$word"; done 4<<WORDS
-a
-b
-WORDS
-  End
-  It "succeeded: row $1"
-    The value "$1" should match pattern '[ab]'
-  End
-End
-
 Describe 'errexit is off in a call, and on after the call'
   options() { echo "$-"; }
   without_errexit() { set +e; }
