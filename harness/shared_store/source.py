@@ -186,7 +186,9 @@ class SharedCache:
         try:
             reason = why_unsafe_in_a_cache(disk) if disk.exists() else None
         except HarnessError as error:
-            reason = f"is damaged: {error}"
+            raise StoreError(
+                f"The disk of '{name}' in the store '{self.client.address}' is damaged: {error}"
+            ) from error
         if reason is not None:
             raise StoreError(
                 f"The disk of '{name}' in the store '{self.client.address}' {reason}, so QEMU would "

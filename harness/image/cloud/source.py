@@ -238,7 +238,7 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
     """
     # The message must not quote a password, in which `/`, `?` and `#` may be unescaped, or a token in
     # the query.
-    shown = re.sub(r"\?[^#]*", "?…", re.sub(r"//.*@", "//…@", url))
+    shown = re.sub(r"\?[^#]*", "?…", re.sub(r"(?s)//.*@", "//…@", url))
 
     def refuse(sentence: str) -> BadInputError:
         return BadInputError(f"'{shown}' {sentence}", source="--image")

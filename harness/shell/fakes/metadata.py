@@ -183,8 +183,8 @@ class InstanceMetadata(Fake):
         if invocation.has("--head") or invocation.has("--include"):
             body = response.head + body
         output = invocation.value("--output")
-        if output is not None:
-            path = str(PurePosixPath(invocation.call.cwd, output))
+        if output not in {None, "-"}:
+            path = str(PurePosixPath(invocation.call.cwd, str(output)))
             if path != "/dev/null" and not self._save(path, body):
                 return _error(invocation, 23, "Failure writing output to destination")
             body = ""

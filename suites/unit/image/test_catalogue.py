@@ -362,6 +362,7 @@ REFUSED_URLS = {
     f"https://token@example.org/x.qcow2#sha256={DIGEST}": "has a query or a password",
     f"http://me:pw@example.org/x.qcow2?sig=1#sha256={DIGEST}": "is a URL of http",
     f"https://me:p/w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
+    f"https://me:p\ns/w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
     f"https://me:p?w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
     f"https://me:p#w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
 }
@@ -375,7 +376,7 @@ def test_url_that_cannot_be_trusted_is_refused() -> None:
             catalogue.get(url)
 
         shown = url
-        for secret in ("me:pw", "me:p/w", "me:p?w", "me:p#w", "token", "sig=1"):
+        for secret in ("me:pw", "me:p/w", "me:p\ns/w", "me:p?w", "me:p#w", "token", "sig=1"):
             shown = shown.replace(secret, "…")
         assert str(refusal.value).startswith(f"--image: '{shown}' {sentence}")
 

@@ -957,6 +957,8 @@ def test_curl_writes_a_relative_output_file_in_the_working_directory(tmp_path: P
     assert metadata.answer(replace(call, cwd="/opt")).exit_code == 0
     assert (tmp_path / "opt/tags").read_text() == '[{"name":"a","value":"b"}]'
     assert metadata.answer(replace(call, cwd="/missing")).exit_code == 23
+    printed = metadata.answer(a_call("curl", "-s", "-H", "Metadata:true", "-o", "-", METADATA))
+    assert printed.stdout == '[{"name":"a","value":"b"}]'
 
 
 _MODULES = {"drm": fakes.Module(), "nvidia": fakes.Module(needs=["drm"])}
