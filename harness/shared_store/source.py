@@ -163,6 +163,9 @@ class SharedCache:
             if rest is not None:
                 with _removed_if_refused(rest):
                     unpack_rest(rest, into, name, files)
+            for part in done:
+                # Two files with the same content share one blob, so `done` may list a blob twice.
+                part.unlink(missing_ok=True)
             self._require_safe_disk(into / DISK, name)
             (into / MANIFEST).write_bytes(own)
             (into / USED).touch()
@@ -177,9 +180,6 @@ class SharedCache:
                     "disk."
                 ) from error
             raise StoreError(f"{what.capitalize()} could not be written: {error}.") from error
-        for part in done:
-            # Two files with the same content share one blob, so `done` may list a blob twice.
-            part.unlink(missing_ok=True)
         return True
 
     def _require_safe_disk(self, disk: Path, name: str) -> None:

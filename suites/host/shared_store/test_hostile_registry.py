@@ -481,6 +481,16 @@ def test_artifact_that_differs_from_its_description_is_refused_and_made_on_this_
     assert sum(path.stat().st_size for path in puller.partial.glob("*")) < 100_000
 
 
+def test_download_of_a_disk_on_a_file_of_the_host_is_removed(
+    registry: Adversary, puller: Puller
+) -> None:
+    _with_disk_on("/etc/shadow")(registry)
+
+    assert not puller.fetch()
+
+    assert list(puller.partial.iterdir()) == []
+
+
 def test_unpacked_data_far_beyond_the_packed_size_is_refused_even_if_its_size_is_described(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
