@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import math
 import shutil
@@ -58,9 +59,10 @@ def bundles_in(evidence: Path) -> list[Bundle]:
     if not evidence.is_dir():
         return []
     names = {
-        path.parent.parent.name
-        for path in evidence.glob(f"*/*/{VERSIONS}")
-        if _is_of_the_harness(path)
+        found.partition("/")[0]
+        # Unlike Path.glob, glob.glob ignores a folder that another run removes meanwhile.
+        for found in glob.glob(f"*/*/{VERSIONS}", root_dir=evidence)  # noqa: PTH207
+        if _is_of_the_harness(evidence / found)
     }
     found = []
     for name in sorted(names):

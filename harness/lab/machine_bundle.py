@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import glob
 import json
 import shutil
 from dataclasses import asdict, dataclass, replace
@@ -346,7 +347,12 @@ def prune(evidence: Path, *, limit_mib: int, newest: Path) -> None:
 
     All other evidence and the saved machine in `newest` stay.
     """
-    found = [path.parent for path in evidence.glob(f"*/*/{CHECKPOINT}/{_DESCRIPTION}")]
+    # Unlike Path.glob, glob.glob ignores a folder that another worker removes meanwhile.
+    pattern = f"*/*/{CHECKPOINT}/{_DESCRIPTION}"
+    found = [
+        (evidence / name).parent
+        for name in glob.glob(pattern, root_dir=evidence)  # noqa: PTH207
+    ]
     left = limit_mib * (1 << 20)
     for folder in sorted(found, key=lambda each: (each == newest, _changed(each)), reverse=True):
         left -= allocated_bytes(folder)

@@ -141,12 +141,15 @@ class GuestClock:
     def _read(self) -> tuple[float, dict[str, float]]:
         """Return the seconds that all threads ran, and the seconds that each thread was kept waiting."""
         ran_s, waits = 0.0, {}
-        for path in self._tasks.glob("*/schedstat"):
-            # A thread may end during the loop.
+        threads: list[Path] = []
+        # The process, or one of its threads, may end at any time.
+        with contextlib.suppress(OSError):
+            threads = [*self._tasks.iterdir()]
+        for thread in threads:
             with contextlib.suppress(OSError, ValueError):
-                ran, waited, *_ = path.read_text().split()
+                ran, waited, *_ = (thread / "schedstat").read_text().split()
                 ran_s += int(ran) / _NS
-                waits[path.parent.name] = int(waited) / _NS
+                waits[thread.name] = int(waited) / _NS
         return ran_s, waits
 
 

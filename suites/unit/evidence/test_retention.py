@@ -142,13 +142,15 @@ def test_negative_or_nan_bundle_limit_is_refused() -> None:
 def test_bundle_that_another_run_removes_meanwhile_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    versions = tmp_path / "test/node/versions.json"
-    versions.parent.mkdir(parents=True)
-    versions.write_text(VERSIONS)
+    for name in ("first", "second"):
+        versions = tmp_path / name / "node/versions.json"
+        versions.parent.mkdir(parents=True)
+        versions.write_text(VERSIONS)
 
     def read_and_remove(path: Path, **_: object) -> bytes:
         content = path.read_bytes()
-        shutil.rmtree(tmp_path / "test")
+        for name in ("first", "second"):
+            shutil.rmtree(tmp_path / name)
         return content
 
     monkeypatch.setattr(retention, "read_plain", read_and_remove)

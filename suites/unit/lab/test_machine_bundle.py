@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -215,8 +216,10 @@ def test_removal_of_old_saved_machines_ignores_a_folder_that_another_worker_remo
             shutil.rmtree(folder)
         return taken
 
-    found = [folder / "machine.json" for folder in (*saved, tmp_path / "gone/node/checkpoint")]
-    monkeypatch.setattr(Path, "glob", lambda *_: iter(found))
+    found = [
+        str(folder / "machine.json") for folder in (*saved, tmp_path / "gone/node/checkpoint")
+    ]
+    monkeypatch.setattr(glob, "glob", lambda *_, **__: found)
     monkeypatch.setattr(machine_bundle, "allocated_bytes", allocated)
 
     prune(tmp_path, limit_mib=1, newest=saved[4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,6 +124,19 @@ def test_clock_of_the_host_is_used_if_the_kernel_reports_no_waits(tmp_path: Path
         clock.sleep(10)
 
         assert guest.monotonic() - began == pytest.approx(10)
+
+
+def test_clock_of_a_machine_that_ended_continues_with_the_time_of_the_host(host: Host) -> None:
+    guest = host.guest()
+    began = guest.monotonic()
+    host.clock.sleep(10)
+    host.schedules(1, waited_s=4)
+    ended = guest.monotonic() - began
+
+    shutil.rmtree(host.processes / str(PID))
+    host.clock.sleep(10)
+
+    assert [ended, guest.monotonic() - began] == pytest.approx([6, 16])
 
 
 # -- deadlines ---------------------------------------------------------------------------------------
