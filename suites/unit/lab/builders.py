@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.gpu.transport import Transport
-from harness.image import CloudImage, DriverImage, Image, Kernel
+from harness.image import CloudImage, CloudImageKernel, DriverImage, Image, Kernel
 from harness.lab.description import MachineDescription, Platform, describe
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.guest_channels import MachineServices
@@ -50,6 +50,21 @@ def an_image() -> Image:
             sha="2026",
         ),
     )
+
+
+def a_cloud_kernel(version: str = "6.8.0-31") -> CloudImageKernel:
+    folder = Path("/derived/kernels")
+    return CloudImageKernel(
+        version=version,
+        vmlinuz=folder / f"vmlinuz-{version}",
+        initrd=folder / f"initrd.img-{version}",
+        command_line=("root=LABEL=cloudimg-rootfs", "ro"),
+    )
+
+
+def a_prepared_image() -> Image:
+    """Return a node image that was made from a cloud image."""
+    return replace(an_image(), kernels=(a_cloud_kernel(),))
 
 
 def a_provisioner(digest: str = "0" * 64) -> Provisioner:

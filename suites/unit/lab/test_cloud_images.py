@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from harness.errors import BadInputError, HarnessError, RequirementError
-from harness.image import CloudImage, CloudImageKernel, FirmwareType
+from harness.image import CloudImage, FirmwareType
 from harness.lab.cloud_images import (
     CloudImageBoot,
     agent_commands,
@@ -26,7 +26,13 @@ from harness.machine.channels.ssh import SshIdentity
 from harness.machine.description.spec import DirectKernel, Firmware, MachineSpec
 from harness.machine.uefi_firmware import UefiFirmware
 from harness.settings import SHIPPED_IMAGES
-from suites.unit.lab.builders import a_cloud_image, a_platform, a_provisioner, an_image
+from suites.unit.lab.builders import (
+    a_cloud_image,
+    a_cloud_kernel,
+    a_platform,
+    a_provisioner,
+    an_image,
+)
 from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.stage import RESULT, Stage
 
@@ -55,12 +61,7 @@ def test_commands_of_the_seed_write_the_agents_files_and_start_the_agent_at_each
     assert commands[-1] == ("systemctl", "start", "--no-block", "harness-agent.service")
 
 
-KERNEL = CloudImageKernel(
-    version="6.8.0-31-generic",
-    vmlinuz=Path("/derived/vmlinuz"),
-    initrd=Path("/derived/initrd.img"),
-    command_line=("BOOT_IMAGE=/vmlinuz-6.8.0-31-generic", "root=LABEL=cloudimg-rootfs", "ro"),
-)
+KERNEL = a_cloud_kernel()
 
 
 def a_saved_state(image: CloudImage | None = None, **boot: Any) -> SavedState:
@@ -226,14 +227,6 @@ def test_extracted_kernel_is_booted_with_its_own_initrd_and_command_line(tmp_pat
         append=(*KERNEL.command_line, "cc:{}"),
         is_verbatim=True,
     )
-
-
-def test_booted_state_of_a_cloud_image_has_4_slots_and_the_requested_memory() -> None:
-    state = a_saved_state(memory_mib=2048)
-
-    assert (state.name, state.slots, state.memory_mib) == ("noble-cloud-image-booted", 4, 2048)
-    assert cloud_image_booted(a_cloud_image()) == a_saved_state()
-    assert a_saved_state().memory_mib == 1024
 
 
 def test_seed_of_a_cloud_image_has_the_agent_and_the_hostname_and_the_ssh_key_of_the_lab(

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from harness.cloudinit import UserData, render_seed
-from harness.image import CloudImageKernel
 from harness.lab.cloud_images import CloudImageBoot, CloudImageSource
 from harness.lab.description import SEED, Platform, create_files, slot_aperture_mib
 from harness.machine.description.spec import Accelerator, DirectKernel, HostPort, MemoryFile
 from suites.unit.lab.builders import (
     a_booting_source,
     a_cloud_image,
+    a_cloud_kernel,
     a_description,
     a_platform,
     an_image,
@@ -96,12 +96,9 @@ def test_kernel_that_the_harness_chooses_gets_arguments_for_its_clock_and_its_in
     }
     assert list(added.values()) == [("tsc_early_khz=2596000",), ("irqpoll", "nolapic_timer"), ()]
 
-    kernel = CloudImageKernel(
-        version="6.8", vmlinuz=Path("/vmlinuz"), initrd=Path("/initrd"), command_line=("ro",)
-    )
-    source = replace(a_booting_source(), kernel_image=kernel)
+    source = replace(a_booting_source(), kernel_image=a_cloud_kernel())
     described = a_description(FOLDER, platform=told, source=source)
-    assert described.spec.kernel_command_line == "ro"
+    assert described.spec.kernel_command_line == "root=LABEL=cloudimg-rootfs ro"
 
 
 def test_each_slot_gets_the_largest_possible_power_of_two_of_address_space() -> None:

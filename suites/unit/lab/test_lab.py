@@ -19,7 +19,6 @@ from harness.machine.description.spec import Accelerator
 from harness.provisioner import Provisioner
 from harness.provisioning.wait import WaitTimeoutError
 from harness.settings import GpuEmulation, GpuSource, Settings
-from suites.unit.evidence.folders import EvidenceFolder
 from suites.unit.image.cloud_image_folder import DIGEST, IMAGE
 from suites.unit.lab.builders import a_request, an_image, ignore_event
 from suites.unit.machine.capacity.builders import CAPACITY, FakeHost, at_once, mib
@@ -223,15 +222,6 @@ def test_lab_that_is_ending_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.Mo
         lab.ensure_checkpoint(booted(an_image()))
 
     assert lab.checkpoints.ls() == []
-
-
-def test_saved_evidence_is_copied_into_the_evidence_folder(lab: Lab, tmp_path: Path) -> None:
-    evidence = EvidenceFolder(tmp_path / "gathered").file("/x", "1").evidence
-
-    kept = lab.save_evidence(evidence, "demo/fast-path")
-
-    assert kept == tmp_path / "evidence/demo/fast-path"
-    assert (kept / "files/x").read_text() == "1"
 
 
 @pytest.mark.parametrize(

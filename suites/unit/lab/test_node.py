@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +11,6 @@ import pytest
 from harness.errors import BadInputError, HarnessError
 from harness.gpu.catalogue import load_catalogue
 from harness.lab.node import Node
-from harness.lab.node_request import describe_node
-from harness.machine.description.spec import HostPort
 from harness.provisioner import (
     ConfigurationFile,
     ConfigurationFormat,
@@ -21,17 +18,17 @@ from harness.provisioner import (
     Provisioner,
 )
 from harness.provisioner.gpu_node import CONFIG_PATH
-from suites.unit.gpu.models import a_model
 from suites.unit.lab.builders import (
     a_cloud_image,
     a_lab_machine,
-    a_platform,
     a_provisioner,
     a_request,
     an_image,
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from harness.lab.node_request import NodeRequest
 
 
@@ -122,27 +119,3 @@ def test_node_without_a_command_runs_no_command_after_cloud_init(tmp_path: Path)
 
     # The machine was not started, so any command in its guest would raise an error.
     Node(request, a_lab_machine(tmp_path), provisioner=a_provisioner()).wait_until_provisioned()
-
-
-def test_machine_of_a_request_is_described_without_side_effects() -> None:
-    request = a_request(
-        spare_slots=6,
-        gpus=[a_model()],
-        host_ports=[HostPort(host_port=41000, guest_port=443)],
-    )
-    folder = Path("/runs/node-1")
-
-    described, again = (
-        describe_node(request, a_platform(), folder, provisioner=a_provisioner(), access=None)
-        for _ in range(2)
-    )
-
-    assert described == again
-    spec = described.spec
-    assert (spec.qemu, spec.root_ports, spec.host_ports) == (
-        *(a_platform().qemu, 7, tuple(request.host_ports)),
-    )
-    assert spec.disk == folder / "disk.qcow2"
-    assert described.seed is not None
-    assert f"instance-id: node-{folder.name}" in described.seed.meta_data
-    assert list(described.gpus) == [a_model()]

@@ -10,17 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError
-from harness.image import CloudImageKernel
 from harness.lab.prepared_images import stand_in_archive, with_console
 from harness.lab.saved_states import booted, describe_clone
-from suites.unit.lab.builders import a_platform, an_image
-
-KERNEL = CloudImageKernel(
-    version="6.8.0-31-generic",
-    vmlinuz=Path("/images/vmlinuz"),
-    initrd=Path("/images/initrd.img"),
-    command_line=("BOOT_IMAGE=/vmlinuz-6.8.0-31-generic", "root=LABEL=cloudimg-rootfs", "ro"),
-)
+from suites.unit.lab.builders import a_cloud_kernel, a_platform, a_prepared_image, an_image
 
 
 def test_archive_of_stand_ins_has_services_and_the_tools_for_the_driver() -> None:
@@ -40,32 +32,32 @@ def test_serial_console_is_added_if_the_kernel_has_no_console() -> None:
         (("console=tty1", "console=ttyS0,115200n8"), ()),
     ]
     for words, added in rows:
-        kernel = replace(KERNEL, command_line=words)
+        kernel = replace(a_cloud_kernel(), command_line=words)
 
         assert with_console(kernel).command_line == (*words, *added), words
 
 
 def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_init() -> None:
     """The command line contains no arguments that the harness uses for built images."""
-    image = replace(an_image(), kernels=(KERNEL,))
+    image = a_prepared_image()
 
     spec = describe_clone(booted(image), a_platform(), Path("/runs"), None).spec
 
-    assert spec.kernel_command_line.startswith(" ".join(KERNEL.command_line))
+    assert spec.kernel_command_line.startswith("root=LABEL=cloudimg-rootfs ro")
     assert spec.kernel_command_line.endswith(
         "cloudimg-rootfs ro systemd.unit=basic.target systemd.wants=containerd.service"
     )
 
 
 def test_netplan_settings_are_part_of_the_key_only_for_checkpoints_of_cloud_images() -> None:
-    prepared = booted(replace(an_image(), kernels=(KERNEL,))).origin.parts()
+    prepared = booted(a_prepared_image()).origin.parts()
 
     assert "systemd-networkd.service" in str(prepared["netplan"])
     assert "netplan" not in booted(an_image()).origin.parts()
 
 
 def test_error_for_an_image_with_one_kernel_says_how_to_get_another_kernel() -> None:
-    image = replace(an_image(), kernels=(KERNEL,))
+    image = a_prepared_image()
 
     with pytest.raises(
         HarnessError, match="a second kernel is needed; install another kernel in the image"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.cloudinit import FINISHED
 from harness.errors import HarnessError
-from harness.image import CloudImageKernel, DriverImage
+from harness.image import DriverImage
 from harness.image.cloud.derived_images import DerivedStore
 from harness.image.store import ImageStore
 from harness.lab import Lab, bakes, evidence_collection, prepared_images
@@ -34,12 +33,13 @@ from harness.provisioner.gpu_node import CONFIG_PATH
 from harness.provisioning.command import LocalRunner
 from harness.settings import MachineStart
 from suites.unit.evidence.folders import EvidenceFolder
-from suites.unit.lab.builders import a_cloud_image, a_provisioner, an_image
+from suites.unit.lab.builders import a_cloud_image, a_cloud_kernel, a_provisioner, an_image
 from suites.unit.lab.fake_vm import limit_of
 from suites.unit.lab.stage import RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from harness.evidence import Evidence
     from harness.lab.machine import LabMachine
@@ -49,17 +49,7 @@ ARCHIVE = "/run/harness-stand-ins.tar"
 _stand_in_archive = functools.cache(stand_in_archive)
 
 
-def a_kernel(version: str) -> CloudImageKernel:
-    folder = Path("/derived/kernels")
-    return CloudImageKernel(
-        version=version,
-        vmlinuz=folder / f"vmlinuz-{version}",
-        initrd=folder / f"initrd.img-{version}",
-        command_line=("root=LABEL=cloudimg-rootfs", "ro"),
-    )
-
-
-KERNELS = (a_kernel("6.8.0-30"), a_kernel("6.8.0-31"))
+KERNELS = (a_cloud_kernel("6.8.0-30"), a_cloud_kernel("6.8.0-31"))
 
 
 @dataclass

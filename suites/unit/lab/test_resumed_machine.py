@@ -176,14 +176,3 @@ def test_resumed_machine_has_the_settings_and_files_of_the_saved_machine(
         base.parent.parent.rename(store)
         base = store / base.relative_to(base.parent.parent)
         assert resumed_machine.resumed_machine(bundle, settings, own).source.disk == base
-
-
-@pytest.mark.usefixtures("base")
-def test_requested_base_image_replaces_the_cached_base_image(
-    saved: Path, tmp_path: Path, settings: Settings
-) -> None:
-    described = resumed_machine.resumed_machine(
-        read_bundle(saved), settings, tmp_path, base=tmp_path / "other.qcow2"
-    )
-
-    assert described.source.disk == tmp_path / "other.qcow2"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,6 @@ from harness.cloudinit import FINISHED, GuestFile
 from harness.errors import HarnessError
 from harness.evidence import CLOUD_INIT_OUTPUT_PATH, Evidence
 from harness.evidence.request import AdditionalEvidence
-from harness.image import CloudImageKernel
 from harness.lab import evidence_collection
 from harness.lab.node import Node
 from harness.lab.node_request import all_files
@@ -19,7 +17,12 @@ from harness.provisioner import RUNNER_PATH, Provisioner
 from harness.provisioner.outcome import LogPatterns, OutcomeDeclaration
 from harness.steps import listening
 from suites.unit.gpu.models import a_model
-from suites.unit.lab.builders import a_cloud_image, a_provisioner, a_request, an_image
+from suites.unit.lab.builders import (
+    a_cloud_image,
+    a_prepared_image,
+    a_provisioner,
+    a_request,
+)
 from suites.unit.lab.stage import RESULT, a_checkpoint
 from suites.unit.lab.step_titles import Titles
 
@@ -185,24 +188,9 @@ def test_progress_shows_stages_and_steps_of_the_console(stage: Stage, step: str 
     assert all((r"did (\w+)" in pattern) is (step is not None) for pattern, *_ in waits)
 
 
-def prepared_of_a_cloud_image() -> Any:
-    kernel = an_image().newest_kernel
-    return replace(
-        an_image(),
-        kernels=(
-            CloudImageKernel(
-                version=kernel.version,
-                vmlinuz=kernel.vmlinuz,
-                initrd=kernel.initrd,
-                command_line=("ro",),
-            ),
-        ),
-    )
-
-
 @pytest.mark.parametrize(
     "image",
-    [a_cloud_image(), prepared_of_a_cloud_image()],
+    [a_cloud_image(), a_prepared_image()],
     ids=["cloud image", "image prepared from a cloud image"],
 )
 def test_first_boot_of_a_cloud_image_has_a_longer_time_limit(stage: Stage, image: Any) -> None:

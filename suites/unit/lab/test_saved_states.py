@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import HarnessError
-from harness.image import CloudImageKernel, Image
 from harness.lab.machine import LabMachine
 from harness.lab.machine_cloud_init import START_CLOUD_INIT
 from harness.lab.saved_states import (
@@ -24,7 +23,7 @@ from harness.lab.saved_states import (
     source_parts,
 )
 from harness.machine.description.spec import Accelerator, DirectKernel
-from suites.unit.lab.builders import a_platform, an_image
+from suites.unit.lab.builders import a_platform, a_prepared_image, an_image
 from suites.unit.lab.drivers import StuckDriver
 from suites.unit.lab.stage import Stage, a_checkpoint
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.cloudinit import SeedFiles
+    from harness.image import Image
 
 
 def parts_of(
@@ -121,20 +121,8 @@ def test_function_without_a_source_file_is_refused() -> None:
 # -- the first machine -----------------------------------------------------------------------------
 
 
-def prepared_image() -> Image:
-    """Return an image that was made from a cloud image."""
-    kernel = an_image().newest_kernel
-    own = CloudImageKernel(
-        version=kernel.version,
-        vmlinuz=kernel.vmlinuz,
-        initrd=kernel.initrd,
-        command_line=("root=LABEL=cloudimg-rootfs", "ro"),
-    )
-    return replace(an_image(), kernels=(own,))
-
-
 @pytest.mark.parametrize(
-    ("image", "limit_s"), [(an_image(), 90), (prepared_image(), 180)], ids=["built", "prepared"]
+    ("image", "limit_s"), [(an_image(), 90), (a_prepared_image(), 180)], ids=["built", "prepared"]
 )
 def test_booted_state_waits_for_basic_target_and_containerd_service(
     stage: Stage, image: Image, limit_s: int
@@ -163,7 +151,7 @@ def test_checkpoint_of_an_image_without_containerd_does_not_wait_for_containerd(
 
 
 def test_networkd_of_a_prepared_cloud_image_starts_after_netplan(stage: Stage) -> None:
-    for image, is_written in ((an_image(), False), (prepared_image(), True)):
+    for image, is_written in ((an_image(), False), (a_prepared_image(), True)):
         with stage.machine() as machine:
             booted(image).origin.wait_until_booted(machine)
 
@@ -172,15 +160,6 @@ def test_networkd_of_a_prepared_cloud_image_starts_after_netplan(stage: Stage) -
         assert (path in written) is is_written, image
         if is_written:
             assert "systemd-networkd.service" in written[path], image
-
-
-def test_kernel_of_a_prepared_cloud_image_has_only_its_own_command_line(tmp_path: Path) -> None:
-    image = prepared_image()
-    source = BuiltImageSource(image=image, kernel_image=image.newest_kernel)
-
-    kernel = source.kernel(tmp_path)
-
-    assert (kernel.append, kernel.is_verbatim) == (("root=LABEL=cloudimg-rootfs", "ro"), True)
 
 
 def test_clone_has_the_kernel_and_the_vcpus_and_the_slots_of_its_saved_state() -> None:
