@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.errors import HarnessError, RequirementError
+from harness.errors import HarnessError
 from harness.image import CloudImage, Image
 from harness.lab.cached_only import CachedOnlyLab, NotCachedError, refuse_to_wait
 from harness.lab.saved_states import SavedState
@@ -159,7 +159,7 @@ class MachinePlan:
         with contextlib.ExitStack() as opened:
             try:
                 lab = opened.enter_context(open_to_look(self._settings))
-            except RequirementError as error:
+            except HarnessError as error:
                 yield f"  This host can't run these tests: {error}"
                 return
             needs = needs_of(config, items, lab)

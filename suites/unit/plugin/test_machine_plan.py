@@ -10,11 +10,12 @@ import pytest
 from harness.errors import HarnessError, RequirementError
 from harness.lab.cached_only import NotCachedError
 from harness.lab.saved_states import SavedState
-from harness.plugin.machine_plan import Kind, needs_of
+from harness.plugin.machine_plan import Kind, MachinePlan, needs_of
 from harness.settings import MachineStart, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 
 def a_fixture(
@@ -135,6 +136,17 @@ def test_plan_does_not_call_a_fixture_of_a_suite() -> None:
     made.func.__module__ = "suites.e2e.conftest"
 
     assert needed(an_item("own", known={"own": made})) == [(Kind.OTHER.value, "own", False, 1)]
+
+
+def test_plan_shows_the_error_of_a_lab_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings(cache=tmp_path / "file/cache")
+    plan = MachinePlan(settings, workers=0, durations=tmp_path / "durations")
+    config: Any = None
+
+    (line,) = plan._needed(config, [])
+
+    assert line.startswith(f"  This host can't run these tests: The folder '{tmp_path}/file/")
 
 
 def test_parent_image_is_listed_on_request() -> None:
