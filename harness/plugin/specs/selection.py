@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from harness.shell.spec.spec_file import Case
 
-_LINES = re.compile(r"(?P<file>.+?)(?P<lines>(?::[0-9]+)+)")
+_LINES = re.compile(r"(?P<file>.+?)(?P<lines>(?::[0-9]{1,9})+)")
 _SHOWN_EXAMPLES = 20
 _SELECTIONS: pytest.StashKey[dict[Path, Selection]] = pytest.StashKey()
 

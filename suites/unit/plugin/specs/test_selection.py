@@ -110,7 +110,14 @@ def test_pytest_itself_handles_a_line_number_after_any_other_path(
     tmp_path: Path, spec: Path
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    for argument in ("spec/b_spec.sh:3", "spec:3", "test_a.py:3", "loop:3", "a" * 5000):
+    for argument in (
+        "spec/b_spec.sh:3",
+        "spec:3",
+        "test_a.py:3",
+        "loop:3",
+        "a" * 5000,
+        f"{spec}:{'1' * 5000}",
+    ):
         (tmp_path / "test_a.py").touch()
         config = _config(tmp_path, argument, argument)
 
