@@ -27,6 +27,19 @@ class ForeignTests:
         self._driver = settings.machine_driver.value
         self._left_out: Counter[str] = Counter()
 
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Raise BadInputError for a wrong marker; in this hook, pytest reports an error of the collection."""
+        known = [*MachineDriver.words(), self._driver]
+        for marker in metafunc.definition.iter_markers("vm_driver"):
+            drivers, reason = marker.args, marker.kwargs.get("reason")
+            if not drivers or not reason or any(each not in known for each in drivers):
+                raise BadInputError(
+                    f"The marker takes a 'reason' and at least one of {listed(MachineDriver.words())}, but "
+                    f"got the reason {reason!r} and {drivers}.",
+                    source=metafunc.definition.nodeid,
+                    key="vm_driver",
+                )
+
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
@@ -38,20 +51,8 @@ class ForeignTests:
 
     def _why_not(self, item: pytest.Item) -> str | None:
         for marker in item.iter_markers("vm_driver"):
-            drivers, reason = marker.args, marker.kwargs.get("reason")
-            if (
-                not drivers
-                or not set(drivers) <= {*MachineDriver.words(), self._driver}
-                or not reason
-            ):
-                raise BadInputError(
-                    f"The marker takes a 'reason' and at least one of {listed(MachineDriver.words())}, but "
-                    f"got the reason {reason!r} and {drivers}.",
-                    source=item.nodeid,
-                    key="vm_driver",
-                )
-            if self._driver not in drivers:
-                return str(reason)
+            if self._driver not in marker.args:
+                return str(marker.kwargs.get("reason"))
         return None
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -87,6 +87,9 @@ def test_vm_driver_marker_without_a_valid_driver_or_reason_is_refused() -> None:
         pytest.mark.vm_driver(reason="x"),
         pytest.mark.vm_driver("qemu"),
         pytest.mark.vm_driver("xen", reason="x"),
+        pytest.mark.vm_driver(["qemu"], reason="x"),
     ):
+        metafunc: Any = SimpleNamespace(definition=FakeItem("a.py::x", marker))
+
         with pytest.raises(BadInputError, match=r"a\.py::x.*'vm_driver'"):
-            kept(foreign_tests(), FakeItem("a.py::x", marker))
+            foreign_tests().pytest_generate_tests(metafunc)
