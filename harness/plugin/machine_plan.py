@@ -172,7 +172,10 @@ class MachinePlan:
             yield "  The first test that needs an uncached item makes or downloads it."
 
     def _time(self, items: Sequence[pytest.Item]) -> str:
-        recorded = read_durations(self._durations)
+        try:
+            recorded = read_durations(self._durations)
+        except HarnessError as error:
+            return f"time: unknown, since the durations can't be read: {error}"
         tests = timed_tests({shown_id(item.nodeid): family_of(item) for item in items}, recorded)
         known = sum(test_id in recorded for test_id in tests)
         if not known:

@@ -149,6 +149,16 @@ def test_plan_shows_the_error_of_a_lab_that_cannot_be_opened(tmp_path: Path) -> 
     assert line.startswith(f"  This host can't run these tests: The folder '{tmp_path}/file/")
 
 
+def test_time_in_the_plan_is_unknown_if_the_durations_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "durations").write_text("{")
+    plan = MachinePlan(Settings(), workers=0, durations=tmp_path / "durations")
+
+    line = plan._time([])
+
+    assert line.startswith("time: unknown, since the durations can't be read: ")
+    assert f"{tmp_path}/durations: The file can't be read as JSON" in line
+
+
 def test_parent_image_is_listed_on_request() -> None:
     for names, has_image in ((["node_image"], True), (["baked_image"], True), (["own"], False)):
         found = needed(an_item(*names), with_parents=True)
