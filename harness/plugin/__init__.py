@@ -5,6 +5,7 @@ from __future__ import annotations
 import harness.plugin.plain_imports  # noqa: F401 - it changes the imports below
 
 # isort: split
+import shlex
 import shutil
 from typing import TYPE_CHECKING
 
@@ -180,7 +181,8 @@ def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
 def _machine_shell(config: pytest.Config) -> MachineShell | None:
     """Return the value of --machine-shell.
 
-    Raises BadInputError if workers of xdist run the tests, since workers have no terminal.
+    Raises BadInputError if workers of xdist run the tests, since workers have no terminal, and for a
+    --machine-shell-command with an unclosed quotation mark.
     """
     word = config.getoption("--machine-shell")
     if word is None:
@@ -190,6 +192,13 @@ def _machine_shell(config: pytest.Config) -> MachineShell | None:
             "The workers of xdist have no terminal for a shell; add '-n 0'.",
             source="--machine-shell",
         )
+    command = config.getoption("--machine-shell-command")
+    try:
+        shlex.split(command or "")
+    except ValueError as error:
+        raise BadInputError(
+            f"'{command}' can't be split into words: {error}.", source="--machine-shell-command"
+        ) from error
     return MachineShell(word)
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from harness.errors import HarnessError
+import pytest
+
+from harness.errors import BadInputError, HarnessError
 from harness.machine.entrance.roster import Roster
-from harness.plugin import live_machines
+from harness.plugin import _machine_shell, live_machines
 from harness.plugin.evidence_sources import MachineEvidenceSource
 from harness.plugin.live_machines import NOT_SAVED, is_to_be_saved, save_machine
 from harness.plugin.report import Reporter
@@ -17,8 +19,6 @@ from harness.provisioning.wait import WaitTimeoutError
 from harness.settings import FailureCheckpoint, MachineKeep, Settings
 
 if TYPE_CHECKING:
-    import pytest
-
     from harness.lab.machine import LabMachine
     from harness.lab.machine_bundle import MachineBundle
 
@@ -140,6 +140,14 @@ def test_debugger_prints_the_command_to_enter_each_running_machine() -> None:
     reporter.pytest_enter_pdb(cast("pytest.Config", config))
     enter = "enter the machine, in another terminal: harness shell --machine"
     assert lines == [f"{enter} node-3fa2b1", f"{enter} other-4"]
+
+
+def test_shell_command_with_an_unclosed_quotation_mark_is_refused() -> None:
+    options = {"--machine-shell": "instead", "--machine-shell-command": "echo 'x"}
+    config: Any = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
+
+    with pytest.raises(BadInputError, match=r"^--machine-shell-command: .*No closing quotation"):
+        _machine_shell(config)
 
 
 def test_control_characters_in_the_announcement_of_a_shell_are_escaped(
