@@ -277,7 +277,7 @@ class FakeBroker:
     ) -> Iterator[SimpleNamespace]:
         if why := cancelled():
             raise HarnessError(why)
-        report("waits for room")
+        report("waits for capacity")
         self.noted.append(("reserve", who, demand, limit_of(deadline)))
         yield SimpleNamespace(used_by=lambda pid: self.noted.append(("used by", pid)))
         self.noted.append(("release",))

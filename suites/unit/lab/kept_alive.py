@@ -18,7 +18,7 @@ def kept_alive(
 ) -> Callable[P, contextlib.AbstractContextManager[T]]:
     """Make context managers as `contextmanager` does, but keep a reference to each of them.
 
-    Otherwise garbage collection ends a context that the product forgot to exit.
+    Otherwise garbage collection ends a context that the code under test forgot to exit.
     """
     manager = contextlib.contextmanager(make)
     alive: list[contextlib.AbstractContextManager[T]] = []

@@ -236,7 +236,7 @@ def test_lab_that_is_ending_makes_no_checkpoint(lab: Lab, monkeypatch: pytest.Mo
 def test_console_log_is_kept_if_a_saved_state_cannot_be_made(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
-    """This holds for any exception from the user's function that makes the state."""
+    """The user's function that makes the state may raise any exception."""
 
     def make(machine: LabMachine) -> NoReturn:
         (machine.folder / "serial.log").write_text("Kernel panic")

@@ -404,7 +404,7 @@ def test_seed_of_a_node_has_its_provisioner_and_its_ssh_keys_and_early_commands(
 def test_provisioner_gets_more_time_on_a_busy_host(
     lab: Lab, created: list[MachineDescription], tmp_path: Path
 ) -> None:
-    """A node with a fifth of a processor needs a multiple of the time for each command."""
+    """A node with a fifth of a processor needs about five times as long for each command."""
     (tmp_path / "proc-of-the-host/pressure").mkdir()
     (tmp_path / "proc-of-the-host/pressure/cpu").write_text("some avg10=99.00\n")
     (tmp_path / "proc-of-the-host/loadavg").write_text("10.00 1.00 1.00 3/190 77\n")

@@ -226,12 +226,12 @@ def test_machine_reports_that_it_waits_for_gpus_and_for_capacity(stage: Stage) -
     stage.sources, _ = sources(GpuSource.HOST, "0000:65:00.0")
 
     with stage.machine(gpus=[ANY]) as machine:
-        assert stage.said == ["waiting", "waits for room"]
+        assert stage.said == ["waiting", "waits for capacity"]
         assert machine.gpus.provided[0].title == "host 0000:65:00.0"
 
 
 def test_machine_reserves_no_capacity_while_it_waits_for_host_gpus(stage: Stage) -> None:
-    """Two machines that each hold what the other needs would deadlock."""
+    """A machine with capacity and a machine with GPUs could wait for each other for ever."""
     stage.sources, _ = sources(GpuSource.HOST)
 
     with pytest.raises(HarnessError, match="1 GPUs are wanted"), stage.machine(gpus=[ANY]):

@@ -190,7 +190,7 @@ def test_image_without_a_driver_image_is_reported_with_a_remedy(lab: Lab) -> Non
 def test_driver_image_is_made_under_a_lock(
     lab: Lab, built: Stage, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise two runs would build the image twice and overwrite each other's files."""
+    """Without the lock, two runs would build the image twice and overwrite each other's files."""
     held: list[tuple[Path, float, str]] = []
 
     @contextlib.contextmanager

@@ -127,7 +127,7 @@ def test_machine_that_another_qemu_version_saved_is_refused(
 def test_machine_is_resumed_only_with_its_own_firmware(
     tmp_path: Path, settings: Settings, firmware: UefiFirmware
 ) -> None:
-    """Otherwise any file of this host could be mapped into the guest."""
+    """With another firmware file, a bundle could map any file of this host into the guest."""
     for number, code in enumerate((str(firmware.code), "/etc/shadow")):
         folder = a_bundle(tmp_path / str(number), kernel={"flash": code})
         qcow2_on(folder / "disk.qcow2", "")

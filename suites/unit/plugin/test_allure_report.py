@@ -124,7 +124,7 @@ def test_allure_status_comes_from_the_first_error_of_the_current_test() -> None:
 
 
 class Listening:
-    """Plays the configuration of a run with Allure's plug-in: only the parts that AllureReport uses."""
+    """A fake configuration of a run with Allure's plug-in: only the parts that AllureReport uses."""
 
     def __init__(self, **output: dict[str, Any]) -> None:
         listener = SimpleNamespace(allure_logger=SimpleNamespace(get_item=lambda _: None))

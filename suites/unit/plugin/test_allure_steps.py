@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FakeListener:
-    """Plays Allure's own plug-in, which forgets a step when the step ends."""
+    """A fake of Allure's own plug-in, which forgets a step when the step ends."""
 
     def __init__(self) -> None:
         self.taken: list[model2.TestStepResult] = []

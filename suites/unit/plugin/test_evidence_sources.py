@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakeNode:
-    """Plays a node: has only the attributes that NodeEvidenceSource uses."""
+    """A fake node with only the attributes that NodeEvidenceSource uses."""
 
     gathered: tuple[Evidence, ...] = ()
     fresh: Evidence | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FakeItem:
-    """Plays a failed test."""
+    """A fake failed test."""
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(option=SimpleNamespace(showlocals=False, tbstyle="auto"))

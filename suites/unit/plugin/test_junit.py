@@ -28,7 +28,7 @@ def a_config(path: Path) -> Any:
 
 
 class Run:
-    """Plays a run of pytest in which pytest's own writer writes JUnit's file to `path`."""
+    """A fake run of pytest in which pytest's own writer writes JUnit's file to `path`."""
 
     def __init__(self, path: Path) -> None:
         self.xml = LogXML(str(path), None, logging="no")

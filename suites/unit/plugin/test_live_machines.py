@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FakeMachine:
-    """Plays a machine that can be saved."""
+    """A fake machine that can be saved."""
 
     name = "node"
     has_vm = True

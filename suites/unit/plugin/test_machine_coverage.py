@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FakeConfig:
-    """Plays the configuration of a run with or without `--shell-cov`."""
+    """A fake configuration of a run with or without `--shell-cov`."""
 
     def __init__(self, *sources: Path) -> None:
         self.stash = pytest.Stash()
@@ -40,7 +40,7 @@ class FakeConfig:
 
 @dataclass
 class FakeNode:
-    """Plays a node whose guest answers with `answer`, or does not answer if `answer` is None."""
+    """A fake node whose guest answers with `answer`, or does not answer if `answer` is None."""
 
     request: NodeRequest
     answer: str | None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FakeItem:
-    """Plays a test with markers, the closest one first."""
+    """A fake test with markers; the closest marker is the first."""
 
     def __init__(self, nodeid: str, *marks: pytest.MarkDecorator) -> None:
         self.nodeid = nodeid

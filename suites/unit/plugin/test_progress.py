@@ -123,7 +123,7 @@ def test_rows_stay_hidden_until_the_last_debugger_or_shell_ends(
 
 
 class FakeReceiver:
-    """Plays the receiver of events that workers send."""
+    """A fake receiver of the events that workers send."""
 
     def __init__(self, folder: Path, take: object) -> None:
         self.place, self.folder, self.take = str(folder / "progress"), folder, take

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakeSource:
-    """Plays a node; a part of its evidence was in the folder `origin` before it was kept."""
+    """A fake node; a part of its evidence was in the folder `origin` before it was kept."""
 
     name: str = "node"
     origin: Path = Path("/run/evidence")
@@ -119,7 +119,7 @@ def test_error_refers_to_the_folder_to_which_its_evidence_was_moved(tmp_path: Pa
 
 @dataclass
 class FakeMachineSource(FakeSource):
-    """Plays a node that has a machine."""
+    """A fake node that has a machine."""
 
     machine: Any = None
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class FakeItem:
-    """Plays a test; `fixtures` maps the name of each fixture to the fixtures that it requests."""
+    """A fake test; `fixtures` maps the name of each fixture to the fixtures that it requests."""
 
     nodeid: str
     fixtures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -204,7 +204,7 @@ def test_shard_record_has_ended_tests_and_their_durations(
 
 
 class FakeConfig:
-    """Plays the configuration of a run: its options, and the plugins that the run registers."""
+    """A fake configuration of a run: its options, and the plugins that the run registers."""
 
     def __init__(self, root: Path, report_dir: str | None = None, **options: object) -> None:
         self.rootpath = root

@@ -9,7 +9,7 @@ from harness.plugin.verdicts import is_verdict
 
 
 class SeveralError(Exception):
-    """Plays an ExceptionGroup, a class that Python 3.10 lacks."""
+    """A fake ExceptionGroup, a class that Python 3.10 lacks."""
 
     def __init__(self, *exceptions: BaseException) -> None:
         super().__init__()

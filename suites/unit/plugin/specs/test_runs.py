@@ -36,7 +36,7 @@ def test_examples_run_in_the_pytest_protocol_if_another_plugin_hooks_into_that_p
 
 
 def test_hypothesis_plugin_and_randomly_plugin_do_not_require_the_pytest_protocol() -> None:
-    """They are plugins of these names with such a hook; the real ones take long to import."""
+    """The test registers fake plugins of these names, since the real plugins take long to import."""
     for name in ("_hypothesis_pytestplugin", "pytest_randomly"):
 
         def pytest_runtest_setup(item: pytest.Item) -> None:
