@@ -12,7 +12,7 @@ import re
 import sys
 
 _ENTRY = re.compile(
-    rb"^(\++)\x1e(\d{1,9})\x1f([^\0\x1e\x1f]*)\x1f(\d{1,9})\x1f([^\0\x1e]*)\x1e", re.MULTILINE
+    rb"^(\++)\x1e(\d{1,9})\x1f([^\0\x1e\x1f]*)\x1f([1-9]\d{0,8})\x1f([^\0\x1e]*)\x1e", re.MULTILINE
 )
 
 

@@ -147,7 +147,7 @@ def test_trace_entries_that_bash_cannot_have_written_are_ignored(
     pipe = machine.folder / "provision.sh"
     os.mkfifo(pipe)
     long = f"{installed}\x1f{'9' * 5000}\x1f/\x1e"
-    machine.trace("7", (str(installed), 2), (long, 1), (f"{pipe}\0", 1))
+    machine.trace("7", (str(installed), 2), (long, 1), (f"{pipe}\0", 1), (str(installed), 0))
     machine.trace("8", (str(pipe), 1))
 
     hits, refused = read_hits(machine.guest, [script])
