@@ -91,10 +91,10 @@ class MachineDescription:
 
     `create_files` makes the machine's files in `folder`. The disk is an overlay of `disk_gib` on
     `backing`, unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from
-    there; any other machine boots. If the machine boots, it has the `seed` volume from the start;
-    if it continues, the volume is plugged in later. A restored machine gets only the header of the
-    kernel `vmlinuz`, and its guest gets the name `hostname`. A machine that a person keeps ends at
-    `kept_until`, in seconds since the epoch.
+    this saved state; any other machine boots. If the machine boots, it has the `seed` volume from
+    the start; if it continues, the volume is plugged in later. A restored machine gets only the
+    header of the kernel `vmlinuz`, and its guest gets the name `hostname`. A machine that a person
+    keeps ends at `kept_until`, in seconds since the epoch.
     """
 
     spec: MachineSpec

@@ -42,8 +42,8 @@ class LabMachine(MachineCloudInit, MachineSaving):
     """A running machine, which ends with its `with` block.
 
     If its description has no checkpoint, the machine boots with the GPUs in their slots. If its
-    description has a checkpoint, the machine continues from there, and the GPUs are plugged in as
-    soon as the machine runs.
+    description has a checkpoint, the machine continues from the checkpoint, and the GPUs are
+    plugged in as soon as the machine runs.
     """
 
     @stepped("Start machine '{0.name}'")

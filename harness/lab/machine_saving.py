@@ -75,7 +75,7 @@ class MachineSaving(MachineGpuSlots):
     def save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
         """Save the present state of the machine into the new `folder`, and let its guest continue.
 
-        Its GPUs are unplugged first, and stay unplugged. Raises HarnessError if the guest does not
+        The machine's GPUs are unplugged first, and stay unplugged. Raises HarnessError if the guest does not
         answer and so can't release a GPU, or if the VM driver can't save machines.
         """
         with self._activity.during("is saved into the evidence"):

@@ -127,8 +127,8 @@ def _install_files(node: Node, kernel: KernelFiles) -> str:
     _stream(node, ["tar", "-C", "/lib/modules", "-xf", "-"], archive.getvalue())
     _put(node, kernel.vmlinuz.read_bytes(), f"/boot/vmlinuz-{version}")
     _run(node, "depmod", version)
-    # A kernel of the image may have the same version; without the removal, that kernel's initrd
-    # would be used.
+    # A kernel of the image may have the same version. Without this removal, its initrd would be
+    # used for the user's kernel.
     _run(node, "rm", "-f", f"/boot/initrd.img-{version}")
     if kernel.initrd is not None:
         _put(node, kernel.initrd.read_bytes(), f"/boot/initrd.img-{version}")

@@ -101,7 +101,7 @@ def _build(lab: Lab, baked: Image, kernel: Kernel) -> bytes:
                 *("dkms", "build", "-k", kernel.version, f"nvidia/{baked.driver.version}"),
                 timeout_s=_BUILD_S,
             )
-        # DKMS 3.1 leaves 'Module.symvers' there too.
+        # DKMS 3.1 also leaves 'Module.symvers' in this folder.
         names = machine.guest.output_of(
             "find", folder, "-name", "*.ko*", "-printf", r"%f\n"
         ).split()

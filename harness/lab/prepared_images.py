@@ -187,7 +187,7 @@ def add_driver(
 ) -> DriverImage | None:
     """Make the stand-in driver's image in the guest, and return it.
 
-    If the guest lacks tools for that, the function reports the missing tools and returns None.
+    If the guest lacks tools for making the image, the function reports these tools and returns None.
     Raises HarnessError if making the image fails.
     """
     driver = _stand_in_driver()

@@ -58,8 +58,8 @@ class ProvisioningSteps:
         if self._runs and is_followed():
             from harness.evidence.reported_steps import inner_steps  # noqa: PLC0415 - only for reports
 
-            # An error is ignored: it only makes the report incomplete, and expectations check the
-            # evidence.
+            # Errors are ignored: they only make the report incomplete, and expectations check the
+            # evidence anyway.
             with contextlib.suppress(HarnessError, OSError):
                 of_runs = [evidence.of_run(number) for number in evidence.runs] or [evidence]
                 for taken, one in zip(reversed(self._runs), reversed(of_runs), strict=False):

@@ -167,7 +167,7 @@ def _facts(lab: Lab) -> bytes:
 
 
 def _facts_of(lab: Lab, found: _Found) -> object:
-    """Return the other facts on which the clone depends: recipes, QEMU, image and checkpoint."""
+    """Return the facts on which a clone depends, about its recipes, QEMU, image and checkpoint."""
     clone = describe_clone(found.state, lab.platform, Path("/"), found.checkpoint)
     image = found.image
     files = [image.folder / MANIFEST, image.folder / STAMP, image.disk]

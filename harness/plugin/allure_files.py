@@ -32,8 +32,8 @@ class AllureFiles(AllureFileLogger):
     """Replaces Allure's own writer, and writes the same files.
 
     A lone surrogate or a full disk makes Allure's own writer end the run. This writer escapes
-    unprintable characters, and continues when it can't write a file. `error` then contains the name
-    of the first such file and the reason.
+    unprintable characters, and continues when it can't write a file. `error` contains the name of
+    the first file that could not be written, and the reason.
     """
 
     def __init__(self, folder: Path) -> None:

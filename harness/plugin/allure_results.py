@@ -86,11 +86,10 @@ def severity_of(path: str, severities: Mapping[str, str]) -> str | None:
 def shown_parameters(
     parameters: Mapping[str, object], *, case: str | None, root: Path
 ) -> dict[str, str]:
-    """Return the parameters of a test as texts that are the same in each process and checkout.
+    """Return the parameters of a test as strings that do not depend on the process or the checkout.
 
-    Allure recognises a test in other runs by these texts. `case`, pytest's id of the parameters,
-    replaces a text that contains a memory address or equals another value's text. `root` is the
-    checkout.
+    Allure recognises a test in other runs by these strings. `case`, pytest's id of the parameters,
+    replaces a string that contains a memory address. `root` is the checkout.
     """
     return {
         name: (_text(value) or case or type(value).__qualname__).replace(f"{root}/", "")

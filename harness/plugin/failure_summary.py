@@ -102,7 +102,7 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
 
     named: str | None = None
     sentences: list[str] = []
-    # Damaged evidence may raise here, and an exception from a hook would end the whole run.
+    # Reading damaged evidence may raise any exception, which would end the whole run in a hook.
     with contextlib.suppress(Exception):
         found = find_causes(
             "\n".join(map(str, [error, *errors_in(error, EvidencedError)])), folders

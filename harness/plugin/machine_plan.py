@@ -127,7 +127,7 @@ def register(config: pytest.Config, settings: Settings) -> None:
 
 
 class MachinePlan:
-    """Prints the plan in place of the run."""
+    """Prints the plan instead of running the tests."""
 
     def __init__(self, settings: Settings, *, workers: int, durations: Path) -> None:
         self._settings = settings

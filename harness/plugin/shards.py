@@ -292,8 +292,8 @@ def family_of(item: pytest.Item) -> str:
     """Return the name of a test's family.
 
     Tests with the same images and saved states are a family. Images and saved states are session
-    fixtures that depend on the lab or on the choice of the image. The other tests of a file are a
-    family too.
+    fixtures that depend on the lab or on the choice of the image. All other tests of one file are
+    a family.
     """
     names = sorted(set(shared_fixtures(item)))
     if not names:

@@ -59,7 +59,8 @@ def refuse(config: pytest.Config) -> None:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a text too long for a path
+    except OSError:
+        # The text is too long for a path.
         return False
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: The limit of a message in a report. The additional bytes are for the name of the error's class, and
-#: for the sentence that says where the evidence is.
+#: The limit of a message in a report. The report adds to the message the name of the error's class,
+#: and the sentence that says where the evidence is.
 _REPORTED_BYTES = MESSAGE_BYTES + 1024
 #: The mark that pytest puts before the lines of a message, below the lines of source.
 _MARK = "E "

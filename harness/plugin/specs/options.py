@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def _time_limit(word: str) -> float:
     seconds = float(word)
-    # This comparison refuses NaN too.
+    # NaN is not more than 0 either.
     if not seconds > 0:
         raise argparse.ArgumentTypeError(
             f"'{word}' is not a time limit; give seconds, more than 0, or 'inf' for no limit."

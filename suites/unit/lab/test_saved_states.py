@@ -91,7 +91,7 @@ def test_state_has_a_default_number_of_slots_unless_more_slots_are_requested() -
     assert booted(an_image(), slots=9).slots == 9
 
 
-def test_derived_state_refers_to_its_parent_and_to_the_given_parts_or_its_functions_source() -> (
+def test_derived_state_depends_on_its_parent_and_on_the_given_parts_or_the_source_of_its_function() -> (
     None
 ):
     below = booted(an_image())

@@ -29,7 +29,7 @@ class Unnamed:
 
 
 class Untold:
-    """A parameter that has no text."""
+    """A parameter whose `__repr__` raises an exception."""
 
     @override
     def __repr__(self) -> str:

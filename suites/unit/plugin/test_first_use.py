@@ -58,7 +58,7 @@ def test_estimate_is_ten_times_shorter_for_machines_under_kvm_and_grows_with_the
     assert estimated(IMAGE, load=4.0)["image debian-12"][0] == 4 * 106
 
 
-def test_estimate_of_repeated_work_is_the_earlier_time() -> None:
+def test_estimate_for_an_image_that_was_built_before_is_its_last_build_time() -> None:
     times = (
         BuildTime(name="debian-12", is_derived=False, seconds=500.0),
         BuildTime(name="debian-12", is_derived=False, seconds=400.0),

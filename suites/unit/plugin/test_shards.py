@@ -371,7 +371,7 @@ def test_shard_without_tests_succeeds_only_if_other_shards_have_tests() -> None:
         assert session.exitstatus == status, collected
 
 
-def test_empty_value_is_refused_since_it_is_an_unset_variable_of_a_job(tmp_path: Path) -> None:
+def test_empty_value_of_the_shard_or_report_dir_option_is_refused(tmp_path: Path) -> None:
     for option in ("--shard", "--report-dir"):
         config = FakeConfig(tmp_path)
         config.asked[option] = ""
