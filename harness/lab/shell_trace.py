@@ -129,12 +129,12 @@ def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
             )
             refused.append(
                 f"Machine '{guest.name}' ran {_shown(path)}, but no script of '--shell-cov' has its "
-                f"content: {what}. Its lines do not count."
+                f"content: {what}. The coverage lacks its lines."
             )
     if len(refused) > _MOST_REFUSED:
         left_out = len(refused) - _MOST_REFUSED
         refused[_MOST_REFUSED:] = [
-            f"Machine '{guest.name}' ran {left_out} further files whose lines do not count."
+            f"Machine '{guest.name}' ran {left_out} further files that the coverage lacks."
         ]
     return hits, refused
 
