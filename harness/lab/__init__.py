@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from harness.errors import BadInputError as BadInputError
 from harness.errors import HarnessError
 from harness.gpu.transport import Transport
 from harness.image import CloudImage
@@ -23,9 +22,6 @@ from harness.lab.cloud_images import (
     CloudImageSource,
     cloud_image_seed,
 )
-from harness.lab.cloud_images import (
-    cloud_image_booted as cloud_image_booted,
-)
 from harness.lab.description import Platform, describe
 from harness.lab.gpu_sources import GpuSources
 from harness.lab.guest_channels import MachineServices
@@ -33,37 +29,30 @@ from harness.lab.images import LabImages
 from harness.lab.running_machines import Machines
 from harness.lab.saved_states import CheckpointBuilder, describe_clone
 from harness.lab.shared_caches import host_facts
-from harness.lab.shared_caches import open_image_store as open_image_store
-from harness.lab.shared_caches import open_shared_caches as open_shared_caches
 from harness.lab.vm_drivers import open_driver
 from harness.lease import leased_folder, sweep
 from harness.machine.accelerator import apertures_mib
 from harness.machine.capacity.broker import Broker, host_folder
 from harness.machine.channels.ssh import generated_once
 from harness.machine.checkpoint.store import CheckpointStore
-from harness.machine.description.spec import Accelerator as Accelerator
+from harness.machine.description.spec import Accelerator
 from harness.machine.entrance.roster import Roster, roster_folder
 from harness.payload import build_agent
 from harness.progress import ProgressEvent, Stage
 from harness.progress.activities import Activities
-from harness.provisioning.wait import Deadline as Deadline
+from harness.provisioning.wait import Deadline
 from harness.settings import GpuEmulation, GpuSource, MachineStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from harness.artifact_cache import ArtifactSource as ArtifactSource
-    from harness.cloudinit import SeedFiles as SeedFiles
     from harness.evidence import Evidence
     from harness.gpu import GpuModel
     from harness.gpu.passthrough.pool import GpuPool
     from harness.gpu.script import GpuScript
-    from harness.image import CloudImageKernel as CloudImageKernel
-    from harness.image import Image as Image
-    from harness.image.cloud.derived_images import DerivedStore as DerivedStore
-    from harness.image.cloud.store import CloudImageStore as CloudImageStore
-    from harness.image.store import ImageStore as ImageStore
+    from harness.image import Image
     from harness.lab.gpu_sources import RequestedGpu
     from harness.lab.machine import LabMachine
     from harness.lab.machine_bundle import MachineBundle
@@ -77,7 +66,6 @@ if TYPE_CHECKING:
     from harness.payload import Payload
     from harness.progress import ProgressListener
     from harness.provisioner import Provisioner
-    from harness.provisioning.command import Argv as Argv
     from harness.settings import Settings
 
 _IMAGE_S = 1500.0
@@ -232,10 +220,9 @@ class Lab(LabImages):
             return prepare_node_image(self, self.cloud_image(name))
         return self.store.ensure(source, deadline=Deadline.after(_IMAGE_S), listener=self.listener)
 
-    @contextlib.contextmanager
     def boot(
         self, request: NodeRequest, *, disk: Path | None = None, start: MachineStart | None = None
-    ) -> Iterator[Node]:
+    ) -> AbstractContextManager[Node]:
         """Boot a node on a new overlay, or on `disk`, and end the node afterwards.
 
         `start` is `COLD` or `CLONE`, by default `machine_start`. A clone continues from a checkpoint
@@ -280,12 +267,10 @@ class Lab(LabImages):
             saved=None if state is None else (state, self.ensure_checkpoint(state)),
             disk=disk,
         )
-        with self.machines.started(
+        return self.machines.started(
             description, functools.partial(Node, request, provisioner=provisioner)
-        ) as node:
-            yield node
+        )
 
-    @contextlib.contextmanager
     def boot_cloud_image(
         self,
         image: CloudImage,
@@ -293,7 +278,7 @@ class Lab(LabImages):
         *,
         name: str = "cloud-image",
         disk: Path | None = None,
-    ) -> Iterator[LabMachine]:
+    ) -> AbstractContextManager[LabMachine]:
         """Boot a distribution's image by firmware and its boot loader; end the machine afterwards.
 
         The machine's disk is `disk`, or an overlay that is larger than the image; cloud-init grows
@@ -315,10 +300,8 @@ class Lab(LabImages):
                 name, instance_id=f"{name}-{folder.name}", access=self.identity.access
             ),
         )
-        with self.machines.running(description) as machine:
-            yield machine
+        return self.machines.running(description)
 
-    @contextlib.contextmanager
     def clone(
         self,
         saved_state: SavedState,
@@ -327,7 +310,7 @@ class Lab(LabImages):
         gpus: Sequence[RequestedGpu] = (),
         gpu_scripts: Mapping[str, GpuScript] | None = None,
         hostname: str | None = None,
-    ) -> Iterator[LabMachine]:
+    ) -> AbstractContextManager[LabMachine]:
         """Start a machine from the checkpoint of a saved state, and end the machine afterwards.
 
         The checkpoint is made if the cache has none. Every clone has its own disk overlay and maps
@@ -345,13 +328,11 @@ class Lab(LabImages):
             gpu_scripts=gpu_scripts or {},
             hostname=hostname,
         )
-        with self.machines.running(description) as machine:
-            yield machine
+        return self.machines.running(description)
 
-    @contextlib.contextmanager
     def resume(
         self, bundle: MachineBundle, *, base: Path | None = None, kept_until: float | None = None
-    ) -> Iterator[LabMachine]:
+    ) -> AbstractContextManager[LabMachine]:
         """Continue a saved machine with new GPUs of the same models, and end the machine afterwards.
 
         `base` is the backing file of the machine's disk; without `base`, the cache must contain this
@@ -362,10 +343,9 @@ class Lab(LabImages):
         from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - rarely needed
 
         folder = self.machines.new_folder(bundle.name)
-        with self.machines.running(
+        return self.machines.running(
             resumed_machine(bundle, self.settings, folder, base=base, kept_until=kept_until)
-        ) as machine:
-            yield machine
+        )
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
         """Return the checkpoint of a saved state, and keep it in use until `close`; make it if missing."""

@@ -99,11 +99,11 @@ class Machines:
         finally:
             self._running.discard(machine)
 
-    @contextlib.contextmanager
-    def running(self, description: MachineDescription) -> Iterator[LabMachine]:
+    def running(
+        self, description: MachineDescription
+    ) -> contextlib.AbstractContextManager[LabMachine]:
         """Create and start a machine; end it afterwards."""
-        with self.started(description, lambda machine: machine) as machine:
-            yield machine
+        return self.started(description, lambda machine: machine)
 
     @contextlib.contextmanager
     def started(
