@@ -49,7 +49,11 @@ class LabMachine(MachineCloudInit, MachineSaving):
     @stepped("Start machine '{0.name}'")
     def __enter__(self) -> Self:
         try:
-            self._enter()
+            self._resources.enter_context(watched(self._activity))
+            words = f"runs for {purpose_of_process(sys.argv)}"
+            self._resources.enter_context(self._activity.during(words, stage=Stage.RUNS))
+            with self._activity.during(self._start_words):
+                self._start()
         except BaseException:
             self._resources.close()
             raise
@@ -62,14 +66,6 @@ class LabMachine(MachineCloudInit, MachineSaving):
     def checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint from which the machine continues, or None if the machine boots."""
         return self.description.checkpoint
-
-    def _enter(self) -> None:
-        """Start the machine, and report its activity until it ends."""
-        self._resources.enter_context(watched(self._activity))
-        words = f"runs for {purpose_of_process(sys.argv)}"
-        self._resources.enter_context(self._activity.during(words, stage=Stage.RUNS))
-        with self._activity.during(self._start_words):
-            self._start()
 
     @property
     def _start_words(self) -> str:

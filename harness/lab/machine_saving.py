@@ -57,20 +57,17 @@ class MachineSaving(MachineGpuSlots):
                 f"'{self.gpus.plugged[0]}'; unplug that GPU first, and plug a GPU into each clone."
             )
         with self._activity.during("is saved"):
-            self._save(state, nonce)
-
-    def _save(self, state: Path, nonce: str) -> None:
-        self.vm.unplug_seed(self.deadline(HOT_PLUG_KVM_S))
-        # Each clone would repeat the work that the guest has not finished yet.
-        self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
-        self.guest.output_of("udevadm", "settle")
-        # The template reads these programs into its page cache, so that no clone reads them from disk.
-        self.guest.output_of("sh", "-c", _WARM_UP)
-        self.guest.output_of("true")
-        self.guest.output_of("sync")
-        self.vm.wait_until_idle(self._after(_REST_S))
-        self.agent.remember(nonce, self.deadline(CONNECT_KVM_S))
-        self.vm.save(state)
+            self.vm.unplug_seed(self.deadline(HOT_PLUG_KVM_S))
+            # Each clone would repeat the work that the guest has not finished yet.
+            self.guest.run("systemctl", "is-system-running", "--wait", timeout_s=_REST_S)
+            self.guest.output_of("udevadm", "settle")
+            # The template reads these programs into its page cache, so that no clone reads them from disk.
+            self.guest.output_of("sh", "-c", _WARM_UP)
+            self.guest.output_of("true")
+            self.guest.output_of("sync")
+            self.vm.wait_until_idle(self._after(_REST_S))
+            self.agent.remember(nonce, self.deadline(CONNECT_KVM_S))
+            self.vm.save(state)
 
     def save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
         """Save the present state of the machine into the new `folder`, and let its guest continue.
@@ -78,30 +75,29 @@ class MachineSaving(MachineGpuSlots):
         The machine's GPUs are unplugged first, and stay unplugged. Raises HarnessError if the guest does not
         answer and so can't release a GPU, or if the VM driver can't save machines.
         """
-        with self._activity.during("is saved into the evidence"):
-            return self._save_bundle(folder, purpose=purpose)
-
-    def _save_bundle(self, folder: Path, *, purpose: str) -> MachineBundle:
         from harness.lab.machine_bundle import save_machine  # noqa: PLC0415 - rarely needed
 
-        savable = savable_machine(self.vm)
-        if not self.vm.is_running:
-            raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
-        models = [gpu.title for gpu in self.gpus.provided if gpu.device_id in self.gpus.emulated]
-        seed = self._release_devices()
-        source = self.description.source
-        return save_machine(
-            self.vm,
-            savable,
-            folder,
-            base=source.disk,
-            base_image=describe_base(source.name, source.disk_sha256(), source.disk),
-            gpus=models,
-            seed=seed,
-            agent_program=self.agent_program,
-            driver=self._services.driver.name,
-            purpose=purpose,
-        )
+        with self._activity.during("is saved into the evidence"):
+            savable = savable_machine(self.vm)
+            if not self.vm.is_running:
+                raise HarnessError(f"Machine '{self.name}' has ended, and its memory is gone.")
+            models = [
+                gpu.title for gpu in self.gpus.provided if gpu.device_id in self.gpus.emulated
+            ]
+            seed = self._release_devices()
+            source = self.description.source
+            return save_machine(
+                self.vm,
+                savable,
+                folder,
+                base=source.disk,
+                base_image=describe_base(source.name, source.disk_sha256(), source.disk),
+                gpus=models,
+                seed=seed,
+                agent_program=self.agent_program,
+                driver=self._services.driver.name,
+                purpose=purpose,
+            )
 
     def _release_devices(self) -> Path | None:
         """Unplug the GPUs, which can't be saved, and the seed; return the seed if it stays plugged.
