@@ -165,8 +165,9 @@ def render(makings: Sequence[Making], *, cache: str) -> list[str]:
         return []
     width = max(len(making.what) for making in makings)
     total = sum(making.seconds for making in makings)
+    items = f"{len(makings)} item{'s' * (len(makings) > 1)}"
     return [
-        f"first use: this run makes {_things(len(makings))} first, which takes about {about(total)} here:",
+        f"first use: this run makes {items} first, which takes about {about(total)} here:",
         *(
             f"  {making.what:{width}}  about {about(making.seconds)}"
             + (f", {making.basis}" if making.basis else "")
@@ -174,10 +175,6 @@ def render(makings: Sequence[Making], *, cache: str) -> list[str]:
         ),
         f"  Progress is shown meanwhile; later runs take these items from '{cache}'.",
     ]
-
-
-def _things(count: int) -> str:
-    return "1 item" if count == 1 else f"{count} items"
 
 
 def about(seconds: float) -> str:

@@ -68,6 +68,7 @@ class ForeignTests:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for reason, count in sorted(self._left_out.items()):
+            tests = f"{count} test{'s' * (count > 1)}"
             terminalreporter.write_line(
-                f"deselected under --machine-driver={self._driver}: {count} tests, because {reason}"
+                f"deselected under --machine-driver={self._driver}: {tests}, because {reason}"
             )

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("real", "virtual"),
         default=None,
         help="the time of shell code. virtual: sleep, timeout and date use a simulated clock, so "
-        "no sleep waits; real: they use the host's clock (default: real for *_spec.sh files, "
+        "no sleep waits; real: these commands use the host's clock (default: real for *_spec.sh files, "
         "virtual for the shell fixture)",
     )
     group.addoption(
@@ -41,9 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shell-sandbox",
         choices=("auto", "throwaway", "refuse", "off"),
         default="auto",
-        help="how shell code is kept from changing the host. throwaway: it runs in namespaces with "
+        help="how the host is protected from shell code. throwaway: shell code runs in namespaces with "
         "a temporary root file system, which is discarded; refuse: the kernel refuses writes "
-        "outside the project and the temporary directory; auto: throwaway, or refuse where an "
+        "outside the project and the temporary directory; auto: throwaway, or refuse if an "
         "ordinary user may not create namespaces; off: no protection (default: %(default)s)",
     )
     group.addoption(
@@ -89,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="TAG[:VALUE],...",
-        help="run only the examples of *_spec.sh files that carry one of the tags",
+        help="run only the examples of *_spec.sh files that have one of the tags",
     )
     group.addoption(
         "--shell-focus",

@@ -31,4 +31,4 @@ def test_summary_has_the_reason_for_which_workers_deselected_a_test(inner: Inner
     result = inner.run(source, "-n", "2", "--machine-driver=libvirt")
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["deselected under *: 1 tests, because it is about QEMU"])
+    result.stdout.fnmatch_lines(["deselected under *: 1 test, because it is about QEMU"])

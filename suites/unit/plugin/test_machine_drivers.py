@@ -78,7 +78,7 @@ def test_tests_that_several_workers_deselect_are_counted_once() -> None:
     controller.pytest_testnodedown(SimpleNamespace(), "crashed")
 
     assert [line.split(",")[0] for line in summary(controller)] == [
-        "deselected under --machine-driver=qemu: 1 tests"
+        "deselected under --machine-driver=qemu: 1 test"
     ]
 
 
