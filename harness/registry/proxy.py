@@ -21,7 +21,7 @@ from harness.limits import REGISTRY_CONNECTIONS, REGISTRY_UPLOAD_MIB, LimitError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from io import BufferedIOBase
 
     from typing_extensions import Self
@@ -160,6 +160,10 @@ class _CutError(Exception):
     """A fault requires that the proxy closes the connection."""
 
 
+class _ClientGoneError(Exception):
+    """The client closed its connection before the end of its request."""
+
+
 class _RefusedError(Exception):
     """The proxy can't forward a request.
 
@@ -183,11 +187,12 @@ class _Body:
         self.left = length
 
     def read(self, size: int = -1) -> bytes:
-        piece = self._file.read(min(self.left, size if size >= 0 else _CHUNK))
+        try:
+            piece = self._file.read(min(self.left, size if size >= 0 else _CHUNK))
+        except OSError as error:
+            raise _ClientGoneError from error
         if not piece and self.left:
-            raise ConnectionAbortedError(
-                "The client closed the connection before the end of a request's body."
-            )
+            raise _ClientGoneError
         self.left -= len(piece)
         return piece
 
@@ -256,7 +261,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
         except _CutError:
             request.is_cut = self.close_connection = True
-        except OSError:
+        except (OSError, _ClientGoneError):
             # Only an error sets these fields: after a complete answer, the client may already have
             # sent its next request.
             request.is_aborted = self.close_connection = True
@@ -315,7 +320,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise _RefusedError(502, "The registry's answer has no length and is too long.")
             count, pieces = len(content), [content]
         else:
-            pieces = iter(lambda: answer.read(_piece_bytes(fault)), b"")
+            pieces = _pieces(answer, _piece_bytes(fault))
         self._send_head(
             answer.status,
             [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP],
@@ -372,6 +377,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Wait; raises ConnectionAbortedError if the proxy is closed during the wait."""
         if self.server.is_ending.wait(seconds):
             raise ConnectionAbortedError("The registry's proxy is being closed.")
+
+
+def _pieces(answer: http.client.HTTPResponse, size: int) -> Iterator[bytes]:
+    """Return the pieces of a body until its end, or until the registry fails."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while piece := answer.read(size):
+            yield piece
 
 
 def _piece_bytes(fault: PullFault) -> int:

@@ -294,6 +294,47 @@ def test_answer_ends_if_the_registry_closes_its_connection(
     assert expected[1] in {None, found}
 
 
+def test_registry_that_fails_within_an_answer_is_not_logged_as_a_client_that_gave_up(
+    log: RegistryLog,
+) -> None:
+    class Failing(http.client.HTTPResponse):
+        @override
+        def read(self, amt: int | None = None) -> bytes:
+            raise ConnectionResetError("The registry was killed.")
+
+    class Upstream(http.client.HTTPConnection):
+        response_class = Failing
+
+        @override
+        def connect(self) -> None:
+            self.sock, theirs = socket.socketpair()
+            opened.enter_context(theirs)
+            theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart")
+
+    with (
+        contextlib.ExitStack() as opened,
+        RegistryProxy(lambda: Upstream("registry"), log) as proxy,
+        client(proxy) as connection,
+    ):
+        connection.request("GET", LAYER)
+        with pytest.raises(http.client.IncompleteRead):
+            connection.getresponse().read()
+
+    assert [each.is_aborted for each in log.requests] == [False]
+
+
+def test_client_that_gives_up_an_upload_is_logged_as_aborted(
+    proxy: RegistryProxy, log: RegistryLog
+) -> None:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+        connection.sendall(b"PUT /v2/a HTTP/1.1\r\nContent-Length: 9\r\n\r\npart")
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(1 << 16)
+
+    assert answer == b""
+    assert [(each.status, each.is_aborted) for each in log.requests] == [(None, True)]
+
+
 def test_closing_the_proxy_ends_its_connections_and_threads(
     upstream_port: int, log: RegistryLog
 ) -> None:
