@@ -160,6 +160,7 @@ class DeviceServer(abc.ABC, Generic[R]):
         self._incoming: deque[tuple[R, list[int]]] = deque()
         self._descriptors: list[int] = []
         self._wake: int | None = None
+        self._wake_lock = threading.Lock()
         self._violation: ProtocolViolationError | None = None
 
     # Each transport implements the following methods.
@@ -346,14 +347,15 @@ class DeviceServer(abc.ABC, Generic[R]):
             return _CLOSED if self._closing.is_set() else _ending_at_eof(reader.pending_bytes)
         finally:
             self.gpu.wake = lambda: None
-            wake, self._wake = self._wake, None
-            os.close(wake)
+            with self._wake_lock:
+                wake, self._wake = self._wake, None
+                os.close(wake)
 
     def _ring(self) -> None:
         """Wake the thread for work that another thread has posted to the engine."""
-        wake = self._wake
-        if wake is not None:
-            os.eventfd_write(wake, 1)
+        with self._wake_lock:
+            if self._wake is not None:
+                os.eventfd_write(self._wake, 1)
 
     def _next(self, connection: socket.socket, reader: Reader[R]) -> tuple[R, list[int]] | None:
         """Return the next request and its descriptors, or None once QEMU has closed the socket."""

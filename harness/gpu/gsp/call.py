@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from harness.gpu.gsp.engines import engines
+from harness.gpu.gsp.layouts import MissingNameError
 from harness.gpu.gsp.records import Record
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Call:
         self.clear()
         record = self.record()
         for path, value in values.items():
-            with contextlib.suppress(KeyError):
+            with contextlib.suppress(MissingNameError):
                 record.put(path, value)
 
     def put(self, offset: int, data: bytes) -> None:

@@ -75,8 +75,12 @@ class ReleaseFile(pydantic.BaseModel):
     constants: Mapping[_Name, int]
 
 
+class MissingNameError(KeyError):
+    """The data of a release has no such structure, field or constant."""
+
+
 class Layouts:
-    """The content of one release's headers; methods raise KeyError for an unknown name."""
+    """The content of one release's headers; methods raise MissingNameError for an unknown name."""
 
     def __init__(self, content: ReleaseFile) -> None:
         self.release = content.release
@@ -86,6 +90,8 @@ class Layouts:
     def struct(self, name: str) -> Struct:
         """Return a structure by its name."""
         if name not in self._structs:
+            if name not in self._content.structs:
+                raise MissingNameError(name)
             size, fields = self._content.structs[name]
             self._structs[name] = Struct(
                 size,
@@ -107,6 +113,8 @@ class Layouts:
 
     def constant(self, name: str) -> int:
         """Return a number by its name, such as `MC_ENGINE_IDX_GSP`."""
+        if name not in self._content.constants:
+            raise MissingNameError(name)
         return self._content.constants[name]
 
     @property

@@ -14,7 +14,7 @@ from harness.gpu.gsp.answers import answer
 from harness.gpu.gsp.call import INVALID_ARGUMENT, NOT_SUPPORTED, OK, Call, gpu_engines
 from harness.gpu.gsp.channels import Channel, ChannelError, ChannelPlace
 from harness.gpu.gsp.guest_memory import GuestMemoryError
-from harness.gpu.gsp.layouts import read_layouts
+from harness.gpu.gsp.layouts import MissingNameError, read_layouts
 from harness.gpu.gsp.page_tables import Space
 from harness.gpu.gsp.queues import QueueArguments, QueueError, Queues
 from harness.gpu.gsp.records import Record
@@ -143,8 +143,21 @@ class Processor:
 
     def _answer(self, rpc: Rpc) -> None:
         body = bytearray(rpc.body)
-        result = 0
-        match rpc.function:
+        try:
+            result = self._carry_out(rpc.function, body)
+        except MissingNameError as error:
+            self._refuse_driver(
+                f"The data of the release of NVIDIA's driver lacks {error}, which the emulated GPU needs; "
+                "generate the data again with `harness gpu release SOURCE`."
+            )
+            result = NOT_SUPPORTED
+        if rpc.function not in UNANSWERED:
+            self._send(replace(rpc, body=bytes(body), result=result))
+
+    def _carry_out(self, function: int, body: bytearray) -> int:
+        """Carry out a call, write its answer into `body`, and return its result."""
+        result = OK
+        match function:
             case Function.GSP_RM_CONTROL:
                 self._control(body)
             case Function.GSP_RM_ALLOC:
@@ -164,8 +177,7 @@ class Processor:
                 self.is_unloaded = True
             case _:
                 pass
-        if rpc.function not in UNANSWERED:
-            self._send(replace(rpc, body=bytes(body), result=result))
+        return result
 
     def _learn_release(self, body: bytes) -> int:
         found = _A_VERSION.match(body[_VERSION].split(b"\0")[0])
@@ -173,14 +185,16 @@ class Processor:
         try:
             self._state.layouts = read_layouts(release, *self._state.model_folders)
         except BadInputError as error:
-            refusal = (
+            self._refuse_driver(
                 f"NVIDIA's driver {release} opened the emulated GPU, but the harness has no data of "
                 f"that release. {error}"
             )
-            _LOG.warning("%s", refusal)
-            self._state.note(IncidentKind.DRIVER_REFUSED, refusal)
             return NOT_SUPPORTED
         return OK
+
+    def _refuse_driver(self, refusal: str) -> None:
+        _LOG.warning("%s", refusal)
+        self._state.note(IncidentKind.DRIVER_REFUSED, refusal)
 
     def _static_info(self, body: bytearray) -> int:
         layouts = self._state.layouts

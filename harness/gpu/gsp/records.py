@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from harness.gpu.gsp.layouts import MissingNameError
+
 if TYPE_CHECKING:
     from harness.gpu.gsp.layouts import Layouts
 
@@ -55,15 +57,17 @@ class Record:
         """Return whether this release's structure has the field."""
         try:
             self._place(path)
-        except KeyError:
+        except MissingNameError:
             return False
         return True
 
     def _place(self, path: str) -> tuple[int, int]:
-        """Return the offset and the size of one element; raises KeyError for an unknown path."""
+        """Return the offset and the size of one element; raises MissingNameError for an unknown path."""
         offset, size, name = self._start, 0, self._name
         for found in _PART.finditer(path):
-            field = self._layouts.struct(name).fields[found[1]]
+            field = self._layouts.struct(name).fields.get(found[1])
+            if field is None:
+                raise MissingNameError(f"{name}.{found[1]}")
             offset += field.offset + field.size * int(found[2] or 0)
             size, name = field.size, field.type
         return offset, size

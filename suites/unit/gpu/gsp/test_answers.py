@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +23,9 @@ from harness.gpu.gsp.sensors import REFUSED
 from harness.gpu.trace import IncidentKind
 from harness.settings import GpuEmulation
 from suites.unit.gpu.gsp.drivers import A100, H100, T4, Driver, a_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOT_SUPPORTED = 0x56
 GPU_INFO, BUS_INFO, BOARD, CHIP, IMAGE, HISTOGRAM = (
@@ -329,6 +334,30 @@ def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> No
     ]
     (refusal,) = refused.incidents_of(IncidentKind.DRIVER_REFUSED)
     assert "NVIDIA's driver 999.12.34 opened the emulated GPU" in (refusal.words or "")
+
+
+def test_call_is_refused_if_the_users_data_of_the_release_lacks_a_structure(
+    tmp_path: Path,
+) -> None:
+    data = {"schema": 1, "release": "999.12.34", "structs": {}, "commands": {}, "constants": {}}
+    folder = tmp_path / "releases"
+    folder.mkdir()
+    (folder / "999.12.34.json").write_text(json.dumps(data))
+    model = find_model(A100).emulated_as(GpuEmulation.GSP)
+    bars = model.bars.vfio_user
+    engine = make_engine(model, bars, 1, (tmp_path,))
+    gpu = EmulatedGpu(model, bars=bars, is_express=True, engine=engine)
+    device = gpu.engine
+    assert isinstance(device, GspDevice)
+    driver = Driver(device, "999.12.34")
+    driver.open()
+
+    result, _ = driver.call(Function.GET_GSP_STATIC_INFO, bytes(64))
+
+    assert result == NOT_SUPPORTED
+    (refusal,) = gpu.trace.incidents_of(IncidentKind.DRIVER_REFUSED)
+    assert "generate the data again" in (refusal.words or "")
+    assert driver.call(Function.FREE, bytes(12))[0] == 0
 
 
 def test_xid_without_a_text_gets_a_default_text_and_a_long_text_is_cut() -> None:
