@@ -17,7 +17,7 @@ from yaml.resolver import Resolver
 from harness.errors import BadInputError, listed
 from harness.foreign_files import read_given
 from harness.limits import DATA_DIGITS, DATA_FILE, DATA_LEVELS, LimitError
-from harness.visible_text import shortened
+from harness.visible_text import shortened, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -355,7 +355,7 @@ def _as_bad_input(
 
 
 def _quoted(value: object) -> str:
-    return shortened(repr(value), _SHOWN_BYTES)
+    return shortened(without_password(repr(value)), _SHOWN_BYTES)
 
 
 def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:

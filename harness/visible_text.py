@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _SUSPECT = re.compile(r"[^\n\t -~]")
+_PASSWORD = re.compile(r"\b(https?:/*|[a-z][a-z0-9+.-]*:/+).*@", re.DOTALL)
 #: Sequences for colours and other attributes of text.
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -30,6 +31,15 @@ def visible(text: str) -> str:
 def visible_line(text: str) -> str:
     """Return the text as one line, with each unprintable character as an escape."""
     return visible(" ".join(text.split()))
+
+
+def without_password(url: str) -> str:
+    """Return a URL, or text with one URL, without the user and the password of the URL.
+
+    In a malformed URL, `/`, `?` and `#` in a password may be unescaped, so everything up to the last
+    `@` is left out.
+    """
+    return _PASSWORD.sub(r"\1…@", url)
 
 
 def is_longer(text: str, most_bytes: int) -> bool:

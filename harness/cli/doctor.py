@@ -25,7 +25,7 @@ from harness.errors import HarnessError
 from harness.gpu.transport import find_transport
 from harness.host_programs import find_program
 from harness.image.catalogue import Recipe, load_catalogue
-from harness.image.cloud.source import LocalImage
+from harness.image.cloud.source import LocalImage, is_url
 from harness.image.cloud.store import require_image
 from harness.lab.plugins import examine_plugins
 from harness.lab.vm_drivers import examine_driver
@@ -213,7 +213,7 @@ def _image(settings: Settings, name: str) -> RequirementCheck:
         if isinstance(source, LocalImage):
             require_image(source)
             found = f"'{source.path}' is an image file."
-        elif "://" in name:
+        elif is_url(name):
             found = f"'{name}' is fetched when it is first used."
         else:
             found = f"'{name}' is in the catalogue; it is built or fetched when it is first used."

@@ -30,6 +30,7 @@ from harness.image.cloud.source import (
     LocalImage,
     LocalImageFile,
     NonEmpty,
+    is_url,
     recipe_of_url,
 )
 from harness.image.inheritance import read_merged
@@ -257,7 +258,7 @@ class Catalogue:
         A path has a slash, or ends with .qcow2, .raw or .img. Raises BadInputError, which lists the
         known names.
         """
-        if "://" in name:
+        if is_url(name):
             return recipe_of_url(name)
         if "/" in name or name.endswith(_FILES):
             return LocalImage.at(Path(name))

@@ -11,12 +11,13 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 from typing_extensions import override
 
 from harness.errors import BadInputError
 from harness.image import DriverImage, FirmwareType
 from harness.settings import name_of_file
+from harness.visible_text import without_password
 
 FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
@@ -75,6 +76,15 @@ def _digest(value: str) -> str:
     return value
 
 
+def _without_user(value: object) -> object:
+    if isinstance(value, str) and re.match(r"https?:", value) and "@" in value:
+        raise ValueError(
+            "The URL has an '@', which may be the end of a password; a password would be recorded with "
+            "the image. Write '%40' for an '@' in a path"
+        )
+    return value
+
+
 def _folder(value: str) -> str:
     return value if value.endswith("/") else f"{value}/"
 
@@ -85,7 +95,10 @@ Input = Annotated[NonEmpty, AfterValidator(_inside)]
 _FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 FileName = Annotated[str, pydantic.Field(pattern=rf"^{_FILE_NAME}$")]
 Folder = Annotated[
-    str, pydantic.Field(pattern=r"^(https?|file)://[^\s?#]+$"), AfterValidator(_folder)
+    str,
+    BeforeValidator(_without_user),
+    pydantic.Field(pattern=r"^(https?|file)://[^\s?#]+$"),
+    AfterValidator(_folder),
 ]
 
 
@@ -231,14 +244,18 @@ class LocalImage:
         return cls(name=name_of_file(path.name), path=path, file=content)
 
 
+def is_url(image: str) -> bool:
+    """Return whether the name of an image is meant as a URL, even if it is malformed."""
+    return "://" in image or image.startswith(("http:", "https:"))
+
+
 def recipe_of_url(url: str) -> CloudImageRecipe:
     """Return the recipe of the image at `https://HOST/FILE#sha256=DIGEST`.
 
     Raises BadInputError, which names the missing or forbidden part of the URL.
     """
-    # The message must not quote a password, in which `/`, `?` and `#` may be unescaped, or a token in
-    # the query.
-    shown = re.sub(r"\?[^#]*", "?…", re.sub(r"(?s)//.*@", "//…@", url))
+    # The message must not quote a password, or a token in the query.
+    shown = re.sub(r"\?[^#]*", "?…", without_password(url))
 
     def refuse(sentence: str) -> BadInputError:
         return BadInputError(f"'{shown}' {sentence}", source="--image")
@@ -259,6 +276,10 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
         raise refuse(
             "has a query or a password, which would be recorded with the image; download the file, "
             "and give its path."
+        )
+    if "@" in parts.path:
+        raise refuse(
+            "has an '@', which may be the end of a password; write '%40' for an '@' in a path."
         )
     if not parts.fragment:
         raise refuse(

@@ -363,6 +363,9 @@ REFUSED_URLS = {
     f"http://me:pw@example.org/x.qcow2?sig=1#sha256={DIGEST}": "is a URL of http",
     f"https://me:p/w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
     f"https://me:p\ns/w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
+    f"https://me:12/w@example.org/x.qcow2#sha256={DIGEST}": "has an '@', which may be the end",
+    f"https:/me:pw@example.org/x.qcow2#sha256={DIGEST}": "names no file",
+    f"https:me:pw@example.org/x.qcow2#sha256={DIGEST}": "names no file",
     f"https://me:p?w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
     f"https://me:p#w@example.org/x.qcow2#sha256={DIGEST}": "is not a URL; give https://HOST",
 }
@@ -376,9 +379,32 @@ def test_url_that_cannot_be_trusted_is_refused() -> None:
             catalogue.get(url)
 
         shown = url
-        for secret in ("me:pw", "me:p/w", "me:p\ns/w", "me:p?w", "me:p#w", "token", "sig=1"):
+        for secret in (
+            "me:pw",
+            "me:12/w",
+            "me:p/w",
+            "me:p\ns/w",
+            "me:p?w",
+            "me:p#w",
+            "token",
+            "sig=1",
+        ):
             shown = shown.replace(secret, "…")
         assert str(refusal.value).startswith(f"--image: '{shown}' {sentence}")
+
+
+def test_error_for_a_recipe_with_a_password_does_not_contain_the_password(tmp_path: Path) -> None:
+    for folder in (
+        "https://me:secret@a.org/",
+        "https://me:se/cret@a.org/",
+        "ftp://me:secret@a.org/",
+    ):
+        file = write_cloud_image_recipe(tmp_path, folder=folder, entry=ENTRY)
+
+        with pytest.raises(BadInputError) as refusal:
+            read_recipe(file)
+
+        assert "cret" not in str(refusal.value)
 
 
 PINNED = ENTRY.partition("sums:")[0]
