@@ -24,6 +24,7 @@ from harness.cli.options import (
     add_machine_options,
     machine_words,
     positive_number,
+    positive_quantity,
     settings_of,
 )
 from harness.cli.progress import show_event
@@ -141,7 +142,11 @@ def _add_gpu(subjects: Actions) -> None:
         help="how many runs to measure of each kind",
     )
     parser.add_argument(
-        "--seconds", type=float, default=1.0, metavar="S", help="the length of each run in seconds"
+        "--seconds",
+        type=positive_quantity,
+        default=1.0,
+        metavar="S",
+        help="the length of each run in seconds",
     )
     add_json_option(parser)
     parser.set_defaults(run=_gpu)

@@ -9,7 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from harness.cli.columns import print_columns
-from harness.cli.options import add_host_gpu_options, add_json_option, settings_of
+from harness.cli.options import (
+    add_host_gpu_options,
+    add_json_option,
+    positive_number,
+    quantity,
+    settings_of,
+)
 from harness.errors import RequirementError
 from harness.gpu.catalogue import load_catalogue
 from harness.gpu.passthrough import GpuChoice, parse_address
@@ -65,7 +71,7 @@ def add_parser(commands: Actions) -> None:
     which = run.add_mutually_exclusive_group()
     which.add_argument(
         "--count",
-        type=int,
+        type=positive_number,
         default=1,
         metavar="N",
         help="how many GPUs to lease, of any model (default: %(default)s)",
@@ -79,7 +85,7 @@ def add_parser(commands: Actions) -> None:
     )
     run.add_argument(
         "--wait",
-        type=float,
+        type=quantity,
         default=_WAIT_S,
         metavar="SECONDS",
         help="how many seconds to wait for GPUs that other processes have leased (default: %(default).0f)",

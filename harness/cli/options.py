@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 from typing import Protocol
 
 from harness.options import add_to_command, settings_from
@@ -40,6 +41,22 @@ def positive_number(word: str) -> int:
             f"a whole number of at least 1 is expected, but got '{word}'."
         )
     return int(word)
+
+
+def quantity(word: str) -> float:
+    """Parse a finite number of 0 or more."""
+    with contextlib.suppress(ValueError):
+        if 0 <= float(word) < math.inf:
+            return float(word)
+    raise argparse.ArgumentTypeError(f"a number of 0 or more is expected, but got '{word}'.")
+
+
+def positive_quantity(word: str) -> float:
+    """Parse a finite number greater than 0."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(word) < math.inf:
+            return float(word)
+    raise argparse.ArgumentTypeError(f"a number greater than 0 is expected, but got '{word}'.")
 
 
 def number_of_days(word: str) -> float:

@@ -22,6 +22,8 @@ from harness.cli.options import (
     add_machine_options,
     add_provisioner_option,
     positive_number,
+    positive_quantity,
+    quantity,
     settings_of,
     whole_number,
 )
@@ -124,7 +126,7 @@ def add_time_to_gpu(subjects: Actions) -> None:
     )
     parser.add_argument(
         "--minutes",
-        type=float,
+        type=positive_quantity,
         metavar="M",
         help="stop after this number of minutes; the report leaves out what was not measured "
         + _DEFAULT.format(f"{_FULL.minutes:g}", "no limit"),
@@ -165,13 +167,13 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reference-s",
-        type=float,
+        type=positive_quantity,
         metavar="SECONDS",
         help="the time in seconds that a build at boot takes on your real node; adds advice in seconds",
     )
     parser.add_argument(
         "--ready-s",
-        type=float,
+        type=quantity,
         default=0.0,
         metavar="SECONDS",
         help="the time in seconds until your cloud has a node ready, for the advice (default: 0)",

@@ -51,9 +51,20 @@ def test_time_to_gpu_refuses_invalid_numbers(capsys: pytest.CaptureFixture[str])
         ("--resets", "-1"),
         ("--quantile", "1.5"),
         ("--margin", "nan"),
+        ("--minutes", "nan"),
+        ("--reference-s", "0"),
+        ("--ready-s", "inf"),
     ):
         with pytest.raises(SystemExit):
             parsed("time-to-gpu", option, value)
+
+        assert f"'{value}'" in capsys.readouterr().err
+
+
+def test_gpu_bench_refuses_invalid_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("nan", "0", "inf", "1s"):
+        with pytest.raises(SystemExit):
+            parsed("gpu", "--seconds", value)
 
         assert f"'{value}'" in capsys.readouterr().err
 
