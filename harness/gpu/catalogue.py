@@ -212,11 +212,11 @@ class Catalogue:
 
     def get(self, name: str) -> GpuModel:
         """Return the model `name`; raises BadInputError, which lists the known models."""
-        return self._get(name, self.models, "GPU model", "")
+        return self._get(name, self.models, "GPU model", "my-gpu.yaml")
 
     def node(self, name: str) -> GpuNode:
         """Return the kind of node `name`; raises BadInputError, which lists the known kinds."""
-        return self._get(name, self.nodes, "kind of GPU node", f"{_NODES}/")
+        return self._get(name, self.nodes, "kind of GPU node", f"{_NODES}/my-node.yaml")
 
     @property
     def kinds(self) -> frozenset[GpuKind]:
@@ -229,14 +229,14 @@ class Catalogue:
             raise self.errors[0]
         return frozenset(model.pci.kind for model in self.models.values())
 
-    def _get(self, name: str, found: Mapping[str, _T], what: str, place: str) -> _T:
+    def _get(self, name: str, found: Mapping[str, _T], what: str, example: str) -> _T:
         try:
             return found[name]
         except KeyError:
             broken = "".join(f" {error}" for error in self.errors)
             raise BadInputError(
                 f"There is no {what} '{name}', only {listed(sorted(found))}. "
-                f"To add it, write a file of that name, such as '{place}my-gpu.yaml'.{broken}",
+                f"To add a {what}, write a file with its name, such as '{example}'.{broken}",
                 source=", ".join(str(folder) for folder in self.folders),
             ) from None
 

@@ -109,5 +109,9 @@ class RememberingRunner:
         answer = self._answers.answer(argv[0], json.dumps(list(argv[1:])), ask)
         if answer is None:
             return failed[0]
-        stdout, stderr = parse_json(answer)
+        try:
+            stdout, stderr = map(str, parse_json(answer))
+        except (TypeError, ValueError):
+            # The file of answers is damaged.
+            return self._runner.run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
         return CommandResult(argv=tuple(argv), exit_code=0, stdout=stdout, stderr=stderr)

@@ -134,7 +134,9 @@ def _mounts(root: Path, found: _Findings) -> Iterator[_Mount]:
         fields, _, rest = line.partition(" - ")
         words, tail = fields.split(" "), rest.split(" ")
         if len(words) < 5 or len(tail) < 2:
-            found.unknown_disks.append(f"A line of '/proc/self/mountinfo' can't be parsed: {line}")
+            found.unknown_disks.append(
+                f"A line of '/proc/1/mountinfo' or '/proc/self/mountinfo' can't be parsed: {line}"
+            )
             continue
         if (words[2], tail[1]) not in seen:
             seen.add((words[2], tail[1]))

@@ -249,7 +249,12 @@ class QemuMachine(MonitoredMachine):
 
     @override
     def _processor_s(self) -> float:
-        return parse_processor_s(Path(f"/proc/{self.pid}/stat").read_text())
+        try:
+            return parse_processor_s(Path(f"/proc/{self.pid}/stat").read_text())
+        except OSError as error:
+            raise HarnessError(
+                f"QEMU of machine '{self.spec.name}' has ended. {self._last_output()}"
+            ) from error
 
     @override
     def _pause(self) -> None:

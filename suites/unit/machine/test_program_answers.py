@@ -129,6 +129,16 @@ def test_command_that_succeeded_is_not_run_again(program: Path, answers: Program
         assert (result.exit_code, result.stdout, result.stderr) == (0, "name", "warning")
 
 
+@pytest.mark.parametrize("stored", ["[", "7", '["out"]', "null"])
+def test_command_is_run_again_if_its_stored_output_is_damaged(
+    program: Path, answers: ProgramAnswers, stored: str
+) -> None:
+    answers.answer(str(program), "[]", lambda: stored)
+
+    with ScriptedRunner().expect([str(program)], stdout="7.2") as once:
+        assert RememberingRunner(once, answers).run([str(program)], timeout_s=1).stdout == "7.2"
+
+
 def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers) -> None:
     asked = [str(program), "--version"]
     once = ScriptedRunner().expect(asked, exit_code=1, stdout="half", stderr="no memory")

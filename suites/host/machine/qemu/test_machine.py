@@ -137,6 +137,8 @@ def test_killed_machine_ends_at_once(tmp_path: Path) -> None:
         machine._wait_for_exit(Deadline.after(30))
 
         assert not machine.is_running
+        with pytest.raises(HarnessError, match=r"^QEMU of machine '.*' has ended"):
+            machine.wait_until_idle(Deadline.after(30))
 
 
 def test_qemu_starts_in_the_machines_folder_with_its_channels_and_devices(tmp_path: Path) -> None:
