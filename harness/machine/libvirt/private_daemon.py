@@ -246,7 +246,7 @@ def _wait_for_init(holder: ChildProcess, marker: Path, errors: Path, deadline: D
             )
         if not marker.exists():
             return Observation(None, "its folders are not mounted yet")
-        return Observation(_children(holder.pid)[0], "ready")
+        return Observation(next(iter(_children(holder.pid)), None), "its first process has ended")
 
     try:
         return wait_for("the namespaces of libvirtd", poll, deadline, interval_s=_LOOK_S)
@@ -265,4 +265,9 @@ def _answers(path: Path) -> bool | None:
 
 
 def _children(process: int) -> tuple[int, ...]:
-    return tuple(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+    """Return the PIDs of a process's children; () if the process has ended."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text()
+    except OSError:
+        return ()
+    return tuple(map(int, children.split()))
