@@ -55,7 +55,7 @@ FAULTS = (
     Fault(
         campaign="resources",
         what="if no memory was left for the first connection of a process, a command ended with a traceback",
-        test="suites/host/image/test_hostile_downloads.py::test_request_needs_no_module_that_is_not_loaded_yet",
+        test="suites/host/image/test_hostile_downloads.py::test_request_imports_no_further_module",
     ),
     Fault(
         campaign="resources",
@@ -137,12 +137,12 @@ FAULTS = (
     Fault(
         campaign="flakes",
         what="tests that follow the test of a hanging libvirtd waited in vain for the end of libvirtd, since nsenter was not continued",
-        test="suites/host/libvirt/test_daemon.py::test_killed_daemon_starts_again",
+        test="suites/host/libvirt/test_daemon.py::test_killed_libvirtd_can_be_started_again",
     ),
     Fault(
         campaign="flakes",
         what="tests of provisioning left their time zone to later tests of other packages",
-        test="suites/host/evidence/test_bundle_commands.py::test_old_bundles_are_listed_and_removed",
+        test="suites/host/evidence/test_bundle_commands.py::test_gc_lists_and_removes_old_bundles",
     ),
     Fault(
         campaign="hostile",

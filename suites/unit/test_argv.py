@@ -49,7 +49,7 @@ def test_value_that_is_not_a_list_of_commands_is_refused(before: object, sentenc
 
 
 @pytest.mark.parametrize("before", [(), [("touch", "/run/x")], (["sh", "-c", "a b"],)])
-def test_lists_and_tuples_of_words_are_commands(before: object) -> None:
+def test_lists_and_tuples_of_words_are_accepted_as_commands(before: object) -> None:
     assert a_request(before=before).before == before
 
 
@@ -74,7 +74,7 @@ def test_scripted_runner_refuses_a_string_in_place_of_a_list() -> None:
         runner.run("ls", timeout_s=1)  # type: ignore[arg-type]
 
 
-def test_list_in_place_of_a_word_is_refused_in_a_guest() -> None:
+def test_guest_run_refuses_a_list_in_place_of_a_word() -> None:
     guest = Guest("node", LocalRunner())
 
     with pytest.raises(TypeError, match=r"but \['touch', '/run/x'\] is not"):

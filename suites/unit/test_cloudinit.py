@@ -93,7 +93,7 @@ def read_volume(path: Path) -> dict[str, bytes]:
         iso.close()
 
 
-def test_user_data_of_a_plain_node_has_its_keys_and_no_empty_list() -> None:
+def test_user_data_of_a_plain_node_has_ssh_keys_and_no_empty_lists() -> None:
     """Schemas of cloud-init 22 refuse empty lists."""
     document = document_of(NODE)
 
@@ -119,7 +119,7 @@ def test_private_key_is_not_in_the_log() -> None:
 
 
 @given(st.binary() | st.binary().map(lambda part: part * 99))
-def test_any_content_of_a_file_arrives_byte_for_byte(content: bytes) -> None:
+def test_any_file_content_is_unchanged_in_the_user_data(content: bytes) -> None:
     file = GuestFile(path="/x", content=content)
 
     (written,) = document_of(replace(NODE, files=[file]))["write_files"]

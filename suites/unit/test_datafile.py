@@ -104,7 +104,7 @@ def test_error_mentions_the_file_and_the_line_and_the_key(
     assert (slip.value.source, slip.value.line, slip.value.key) == (str(file), line, key)
 
 
-def test_list_in_a_replaced_key_comes_from_the_later_file_and_other_lists_are_joined(
+def test_lists_are_joined_except_below_replaced_keys(
     tmp_path: Path,
 ) -> None:
     files = [tmp_path / name for name in ("base.yaml", "own.yaml")]
@@ -131,7 +131,7 @@ def test_list_in_a_replaced_key_comes_from_the_later_file_and_other_lists_are_jo
         ("DATA_FILE_KIB", "a: ".ljust(3 << 10, "b"), "a: ".ljust((3 << 10) + 1, "b")),
     ],
 )
-def test_document_at_its_limit_is_accepted_and_a_document_beyond_the_limit_is_refused(
+def test_document_is_refused_only_beyond_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: str, least: str
 ) -> None:
     monkeypatch.setenv(f"HARNESS_LIMIT_{name}", "3")
@@ -191,7 +191,7 @@ def test_error_for_a_too_long_number_or_key_or_file_is_short(
     ],
     ids=lambda value: value[:12],
 )
-def test_yaml_of_a_guest_is_a_value_or_a_value_error(text: str) -> None:
+def test_malformed_yaml_of_a_guest_raises_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_yaml(text)
 
@@ -211,7 +211,7 @@ def test_yaml_is_refused_if_its_merge_keys_expand_it_beyond_the_size_limit(
         parse_yaml("\n".join(lines))
 
 
-def test_yaml_of_a_guest_may_have_features_that_data_files_may_not_have() -> None:
+def test_yaml_of_a_guest_may_have_anchors_and_be_empty() -> None:
     assert parse_yaml("a: &b [1]\nc: *b\n") == {"a": [1], "c": [1]}
     assert parse_yaml("") is None
 
@@ -248,7 +248,7 @@ YAML_WORDS = (
         ).map("".join),
     )
 )
-def test_any_yaml_is_a_value_or_an_error_message(text: str) -> None:
+def test_any_yaml_is_read_or_refused_with_the_expected_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_yaml(text)
     with tempfile.TemporaryDirectory() as folder:

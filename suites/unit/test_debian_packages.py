@@ -101,7 +101,7 @@ def _ensure(
     )
 
 
-def test_dates_of_package_lists_are_checked(tmp_path: Path) -> None:
+def test_mmdebstrap_checks_the_dates_of_package_lists(tmp_path: Path) -> None:
     runner = ScriptedUnpacking()
 
     _unpack(tmp_path, runner)
@@ -135,7 +135,7 @@ def test_programs_that_another_process_unpacked_meanwhile_are_used(
 
 
 @pytest.mark.parametrize("failing", ["mmdebstrap", "tar"])
-def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path, failing: str) -> None:
+def test_failed_unpacking_leaves_only_the_lock(tmp_path: Path, failing: str) -> None:
     (tmp_path / "store/.work-killed").mkdir(parents=True)
 
     with pytest.raises(CommandError, match="E: no network"):
@@ -146,7 +146,7 @@ def test_nothing_is_left_of_an_attempt_that_failed(tmp_path: Path, failing: str)
     assert sorted(path.name for path in root.parent.iterdir()) == sorted([root.name, "lock"])
 
 
-def test_snapshot_is_used_without_a_check_of_its_date(
+def test_mmdebstrap_does_not_check_the_date_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = ScriptedUnpacking()
@@ -177,7 +177,7 @@ def test_each_file_and_each_release_and_each_snapshot_has_its_own_folder(
     assert _ensure(tmp_path) == folders[-1]
 
 
-def test_expired_list_is_refused_with_the_way_to_a_snapshot(tmp_path: Path) -> None:
+def test_error_for_an_expired_package_list_explains_snapshots(tmp_path: Path) -> None:
     with pytest.raises(HarnessError) as refused:
         _unpack(tmp_path, ScriptedUnpacking(says=_EXPIRED))
 

@@ -65,7 +65,7 @@ _NO_FOLDERS = {
 }
 
 
-def test_entry_point_that_gives_no_folder_is_refused(site: Site) -> None:
+def test_gpu_model_entry_point_without_a_folder_is_refused(site: Site) -> None:
     entries = (f"acme{n} = acme_plugin.part{n}:thing" for n in range(len(_NO_FOLDERS)))
     package = site.install("acme", {Group.GPU_MODELS: "\n".join(entries)})
     for number, code in enumerate(_NO_FOLDERS):
@@ -100,7 +100,9 @@ def test_models_of_a_package_are_in_the_catalogue(site: Site) -> None:
         expect.no_gpu(evidence.evidence)
 
 
-def test_broken_models_break_nothing_else(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_model_package_does_not_hide_other_gpu_models(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     sentence = broken(site, Group.GPU_MODELS)
     evidence = EvidenceFolder(site.folder).command("lspci", "").evidence
 
@@ -308,7 +310,7 @@ def test_recipes_of_a_package_are_in_the_catalogue(
     assert f"harness: {sentence}\n" in output.err
 
 
-def test_doctor_reads_the_recipes_of_packages(site: Site) -> None:
+def test_doctor_reports_invalid_recipes_of_packages(site: Site) -> None:
     package = site.install("acme", {Group.IMAGES: "acme = acme_plugin\nempty = json"})
     (package / "acme-node.yaml").write_text("schema: 1\nextends: debian-12\ndescriptoin: Acme's\n")
 

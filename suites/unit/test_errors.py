@@ -55,7 +55,7 @@ def test_errors_that_are_causes_of_each_other_are_found_once() -> None:
 
 
 @pytest.mark.parametrize("named", [None, "/other"])
-def test_error_of_the_operating_system_gets_the_name_of_a_file_if_it_has_none(
+def test_os_error_without_a_file_name_gets_the_file_name(
     named: str | None,
 ) -> None:
     with pytest.raises(OSError, match="No space left") as caught, naming(Path("/out/report.md")):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_defect_is_in_the_copy_that_nodes_get(defect: Defect, tmp_path: Path) -> None:
+def test_planted_defect_is_in_the_provisioner_copy(defect: Defect, tmp_path: Path) -> None:
     provisioner = read_provisioner(defect.plant(tmp_path / "copy"))
 
     (script,) = provisioner.files

@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 
 @given(value=VALUES)
-def test_json_is_read_as_python_reads_it(value: object) -> None:
+def test_parse_json_returns_the_same_value_as_json_loads(value: object) -> None:
     text = json.dumps(value)
 
     assert parse_json(text) == json.loads(text)
@@ -55,13 +55,13 @@ def test_invalid_json_or_json_beyond_a_limit_is_refused(text: str, words: str) -
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\xff\xfe", "\ufeff{}".encode(), b"\0", b"[\0"])
-def test_unusual_bytes_are_read_or_give_a_foreign_json_error(raw: bytes) -> None:
+def test_unusual_bytes_are_read_or_raise_a_foreign_json_error(raw: bytes) -> None:
     """Python's parser accepts a byte order mark and UTF-16."""
     with contextlib.suppress(ForeignJsonError):
         parse_json(raw)
 
 
-def test_byte_order_mark_is_left_out() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     text = "\ufeff[1]"
 
     assert [parse_json(text), parse_json(text.encode())] == [[1], [1]]

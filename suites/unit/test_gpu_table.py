@@ -27,7 +27,7 @@ def junit(file: Path, *cases: dict[str, str]) -> Path:
     return file
 
 
-def test_cells_of_the_table_are_read_for_each_driver_and_qemu_version_and_gpu(
+def test_table_cells_are_read_from_junit_by_driver_and_qemu_version_and_gpu(
     tmp_path: Path,
 ) -> None:
     file = junit(

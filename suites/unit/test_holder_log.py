@@ -94,7 +94,7 @@ def test_each_kind_of_fault_in_the_log_is_found(
     assert fault in judge(parse_log(a_log(*FAIR, *lines))).faults
 
 
-def test_overlap_of_a_hold_with_an_earlier_long_hold_is_found() -> None:
+def test_long_hold_that_overlaps_two_later_holds_is_reported_twice() -> None:
     """Each hold is compared with all earlier holds."""
     log = a_log(
         *((0.0, 1, "started", pid) for pid in (10, 11, 12)),

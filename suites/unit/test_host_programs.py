@@ -46,7 +46,7 @@ def test_program_on_path_is_preferred_to_system_folders(system: Path, tmp_path: 
     assert find_program("mke2fs") == own
 
 
-def test_build_needs_no_system_folder_on_path(system: Path, tmp_path: Path) -> None:
+def test_build_finds_mke2fs_although_it_is_not_on_path(system: Path, tmp_path: Path) -> None:
     """On Debian, mke2fs is in a folder that is not on the PATH of an ordinary user."""
     for name in ("mmdebstrap", "qemu-img"):
         program(tmp_path / "bin" / name)

@@ -16,7 +16,7 @@ def a_header(name: str, value: str) -> Message:
     return headers
 
 
-def test_content_range_gives_offset_and_size() -> None:
+def test_content_range_is_parsed_into_offset_and_size() -> None:
     meant = {
         "bytes 600-999/1000": (600, 1000),
         "bytes 600-999/*": (600, None),
@@ -38,7 +38,7 @@ def test_content_length_is_a_number_or_unknown(value: str, meaning: int | None) 
     assert length(a_header("Content-Length", value)) == meaning
 
 
-def test_pause_is_a_number_or_a_date() -> None:
+def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
     seconds = {
         "7": 7.0,
         "Fri, 21 Aug 2026 12:00:40 GMT": 40.0,
@@ -55,7 +55,7 @@ def test_pause_is_a_number_or_a_date() -> None:
     assert read == seconds
 
 
-def test_pause_is_none_if_the_header_is_absent() -> None:
+def test_retry_after_is_none_if_the_header_is_absent() -> None:
     assert retry_after(Message(), FakeClock()) is None
 
 

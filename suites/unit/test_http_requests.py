@@ -172,7 +172,7 @@ def test_pace_measures_only_the_time_of_waiting_for_the_network() -> None:
     assert pace.seconds == 5.0
 
 
-def test_waiting_time_is_measured_anew_after_enough_bytes_came_in_time() -> None:
+def test_waiting_time_starts_again_after_enough_bytes() -> None:
     clock = FakeClock()
     pace = a_pace(clock)
 
@@ -199,7 +199,7 @@ def test_exchange_ends_if_too_few_bytes_arrive() -> None:
     assert pace.seconds > 0
 
 
-def test_file_that_is_uploaded_too_slowly_ends_the_exchange() -> None:
+def test_too_slow_upload_raises_a_stalled_error() -> None:
     clock = FakeClock()
     file = PacedFile(io.BytesIO(b"x" * 219), a_pace(clock))
     # The time of each block counts once.
@@ -239,7 +239,7 @@ def test_network_error_is_not_reported_as_a_disk_error(monkeypatch: pytest.Monke
         paced.close()
 
 
-def test_silent_server_is_distinguished_from_a_slow_server() -> None:
+def test_error_for_a_silent_server_says_that_it_sent_nothing() -> None:
     ours, theirs = socket.socketpair()
     pace = Pace(stall_s=0.01, stall_bytes=100, deadline=Deadline.after(100.0, FakeClock()))
     with ours, theirs:

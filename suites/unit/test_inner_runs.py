@@ -40,7 +40,7 @@ class RecordingRunner:
         return CommandResult(argv=tuple(argv), exit_code=0, stdout="", stderr="")
 
 
-def test_machine_is_recognised_whether_it_boots_or_is_restored() -> None:
+def test_qemu_command_of_a_booted_or_restored_machine_is_recognised() -> None:
     for spec in (a_machine_spec(), a_machine_spec(is_restored=True)):
         argv = render_argv(spec, CHANNELS, serial_log=LOG)
 

@@ -152,7 +152,7 @@ def test_sweep_does_not_touch_files_and_links(tmp_path: Path) -> None:
     assert list(precious.iterdir()) == []
 
 
-def test_other_folders_are_removed_although_one_folder_cannot_be_removed(
+def test_sweep_removes_other_folders_if_one_folder_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rmdir = os.rmdir
@@ -265,7 +265,7 @@ def test_sweep_removes_only_folders_without_a_holder(states: list[str]) -> None:
         assert all(folder.is_dir() for folder in held)
 
 
-def test_timeout_error_mentions_the_lock_that_is_held_elsewhere(tmp_path: Path) -> None:
+def test_lock_timeout_error_mentions_the_path_of_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
     with (
@@ -286,7 +286,7 @@ def test_lock_is_free_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_lock_that_is_shared_cannot_be_taken_exclusively(tmp_path: Path) -> None:
+def test_exclusive_lock_fails_while_a_shared_lock_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
 
@@ -299,7 +299,7 @@ def test_lock_that_is_shared_cannot_be_taken_exclusively(tmp_path: Path) -> None
         assert is_alone
 
 
-def test_shared_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+def test_waiting_for_a_shared_lock_ends_at_the_deadline(tmp_path: Path) -> None:
     path = tmp_path / "used"
     path.touch()
     opened = len(list(Path("/proc/self/fd").iterdir()))
@@ -337,7 +337,7 @@ def test_file_on_nfs_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert not is_alone
 
 
-def test_missing_file_has_no_users_and_cannot_get_a_shared_lock(tmp_path: Path) -> None:
+def test_missing_file_can_be_locked_exclusively_but_not_shared(tmp_path: Path) -> None:
     path = tmp_path / "used"
 
     with (
@@ -366,7 +366,7 @@ def _set_aside(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_remove, _replace, _set_aside])
-def test_file_that_was_removed_during_its_locking_is_not_exclusively_locked(
+def test_exclusive_lock_fails_if_the_file_is_removed_or_replaced_during_locking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "used"

@@ -116,13 +116,13 @@ def test_every_lock_file_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("python", _PYTHONS)
-def test_wheel_is_tested_with_the_versions_of_developers(python: str) -> None:
+def test_wheel_lock_has_the_same_versions_as_the_dev_lock(python: str) -> None:
     dev = _locked("dev.txt", python)
 
     assert _locked("wheel.txt", python).items() <= dev.items()
 
 
-def test_setuptools_is_locked_for_the_build() -> None:
+def test_build_requires_the_locked_version_of_setuptools() -> None:
     (asked,) = [each for each in _asked(("dev",), "3.12") if each.name == "setuptools"]
     text = (_REPOSITORY / "pyproject.toml").read_text()
 

@@ -105,7 +105,7 @@ def test_setting_from_the_caller_overrides_the_option() -> None:
     assert settings.evidence_folder == Path("own")
 
 
-def test_command_has_the_default_of_the_settings_even_if_tests_have_another_default() -> None:
+def test_command_line_default_comes_from_the_settings_not_from_the_tests() -> None:
     parser = argparse.ArgumentParser()
     add_to_command(parser, "--image", "--bundle-limit-days")
 

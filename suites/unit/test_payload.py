@@ -46,7 +46,7 @@ def test_payload_has_each_source_exactly_once() -> None:
     )
 
 
-def test_payload_does_not_depend_on_place_or_time_or_mode(
+def test_payload_does_not_depend_on_path_or_mtime_or_mode_of_the_sources(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = build_payload()
@@ -100,7 +100,7 @@ def test_payload_imports_only_the_standard_library() -> None:
     assert foreign == []
 
 
-def test_payload_is_written_completely_without_other_files(tmp_path: Path) -> None:
+def test_write_payload_leaves_only_the_complete_payload_file(tmp_path: Path) -> None:
     path = write_payload(SMALL, tmp_path / "payloads")
 
     assert path.read_bytes() == SMALL.content

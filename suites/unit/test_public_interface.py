@@ -103,7 +103,7 @@ def test_types_of_fixtures_are_public() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["BootNode", "BootCloudImage", "CloneState"])
-def test_types_that_a_fixtures_function_takes_and_returns_are_public(protocol: str) -> None:
+def test_argument_and_return_types_of_fixture_functions_are_public(protocol: str) -> None:
     module = sys.modules[getattr(harness.api, protocol).__module__]
     tree = ast.parse(Path(str(module.__file__)).read_text())
     (called,) = (

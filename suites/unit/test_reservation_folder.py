@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_missing_folder_is_created_for_its_group(tmp_path: Path) -> None:
+def test_missing_folder_is_created_with_mode_2770(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
 
     with shared(tmp_path / "above" / "pool").enter(Note("a")):
@@ -65,7 +65,7 @@ def test_ordinary_user_creates_no_folder_in_a_world_writable_folder(
     assert not (tmp_path / "pool").exists()
 
 
-def test_file_is_open_to_the_group_whatever_the_umask(folder: Path) -> None:
+def test_reservation_file_is_readable_by_the_group_whatever_the_umask(folder: Path) -> None:
     old = os.umask(0o077)
     try:
         with shared(folder).enter(Note("a")) as name:
@@ -82,9 +82,7 @@ def test_file_is_open_to_the_group_whatever_the_umask(folder: Path) -> None:
         (0o770, "its mode 770 lacks the setgid bit"),
     ],
 )
-def test_folder_with_a_mode_that_does_not_share_safely_is_refused(
-    folder: Path, mode: int, why: str
-) -> None:
+def test_folder_with_an_unsuitable_mode_is_refused(folder: Path, mode: int, why: str) -> None:
     folder.chmod(mode)
     opened = len([*Path("/proc/self/fd").iterdir()])
 
@@ -94,7 +92,7 @@ def test_folder_with_a_mode_that_does_not_share_safely_is_refused(
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_child_process_that_has_not_started_its_program_keeps_no_lock_on_the_folder(
+def test_lock_is_released_although_a_child_process_inherited_its_descriptor(
     folder: Path,
 ) -> None:
     with shared(folder).open() as book:
@@ -105,7 +103,7 @@ def test_child_process_that_has_not_started_its_program_keeps_no_lock_on_the_fol
     os.close(child)
 
 
-def test_entry_is_replaced_completely_and_no_file_is_left_if_the_entry_cannot_be_written(
+def test_entry_is_replaced_and_a_failed_write_leaves_no_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -177,7 +175,7 @@ def test_symbolic_link_in_place_of_the_folder_is_refused(folder: Path, tmp_path:
         pass
 
 
-def test_reservations_are_in_numeric_order_of_their_numbers_however_long_the_numbers_are(
+def test_reservations_are_sorted_numerically(
     folder: Path,
 ) -> None:
     (folder / "999999998-00000000").touch()
@@ -191,7 +189,7 @@ def test_reservations_are_in_numeric_order_of_their_numbers_however_long_the_num
         assert [note.who for _, note in book.entries()] == ["a", "b", "c"]
 
 
-def test_unheld_entry_with_the_last_number_does_not_block_a_new_entry(folder: Path) -> None:
+def test_leftover_entry_with_the_highest_number_does_not_block_a_new_entry(folder: Path) -> None:
     (folder / "999999999999999-00000000").touch()
 
     with shared(folder).enter(Note("a")) as name:
@@ -199,7 +197,7 @@ def test_unheld_entry_with_the_last_number_does_not_block_a_new_entry(folder: Pa
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_folder_that_is_removed_while_it_is_locked_is_made_again(
+def test_folder_that_is_removed_during_locking_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o755)
@@ -246,7 +244,7 @@ def test_folder_in_which_no_file_can_be_locked_is_refused(
     assert list(folder.iterdir()) == []
 
 
-def test_held_file_that_is_not_an_entry_is_an_error(folder: Path) -> None:
+def test_reservation_file_in_use_that_cannot_be_parsed_is_an_error(folder: Path) -> None:
     with shared(folder).enter(Note("a")) as name:
         (folder / name).write_text("{}")
         with (

@@ -49,7 +49,7 @@ def test_images_are_separated_by_commas() -> None:
     assert Settings(image="debian-12,debian-13").images == ("debian-12", "debian-13")
 
 
-def test_images_have_different_names_in_the_ids_of_tests() -> None:
+def test_image_ids_in_test_names_are_unique() -> None:
     files = ("/a/My.Node.qcow2", "https://h/b/my_node.raw#sha256=a/b.raw", "./my-node.img")
 
     assert image_ids(("debian-12", *files)) == ("debian-12", "my-node", "my-node-3", "my-node-4")
@@ -130,7 +130,7 @@ def test_relative_path_of_a_cache_becomes_absolute(
     assert found == [tmp_path / "cache", *[tmp_path / "home/.cache"] * 2]
 
 
-def test_path_in_a_home_folder_that_is_not_known_is_refused(
+def test_path_below_an_unknown_home_folder_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A container may run as a user that /etc/passwd does not list, without HOME."""

@@ -84,7 +84,7 @@ def test_special_file_is_not_opened_and_the_error_names_its_path(
     assert path in tmp_path.iterdir()
 
 
-def test_replacement_of_a_file_while_it_is_opened_is_not_awaited(
+def test_file_that_becomes_a_fifo_while_it_is_opened_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -150,7 +150,7 @@ def test_file_that_grows_after_it_was_opened_is_not_read_to_its_end(tmp_path: Pa
         (0o755, _OTHER_USER, 1, True),
     ],
 )
-def test_file_of_another_user_is_accepted_only_in_a_folder_of_that_user_or_of_its_group(
+def test_foreign_file_is_read_only_in_a_folder_of_its_user_or_group(
     tmp_path: Path, mode: int, folder_user: int, folder_group: int, *, is_read: bool
 ) -> None:
     path = tmp_path / "pool" / "file"
@@ -201,9 +201,7 @@ def _mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_private_folder_belongs_to_this_user_only_and_is_found_again(
-    tmp_path: Path, umask: int
-) -> None:
+def test_private_folder_has_mode_0700_and_is_found_again(tmp_path: Path, umask: int) -> None:
     os.umask(umask)
 
     folder = private_folder(tmp_path, "machines")
@@ -253,7 +251,7 @@ def test_folder_gets_another_name_if_another_user_took_its_name_first(
     assert private_folder(tmp_path, "machines") == folder, "another process finds it"
 
 
-def test_folder_stays_the_same_when_the_name_is_free_again(tmp_path: Path) -> None:
+def test_private_folder_stays_the_same_after_its_first_name_is_free_again(tmp_path: Path) -> None:
     """Otherwise processes started before and after would not see each other."""
     taken = tmp_path / f"machines-{os.geteuid()}"
     taken.touch()
@@ -303,7 +301,7 @@ def test_error_has_the_path_of_a_folder_that_cannot_be_created(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_created_folders_and_their_parents_are_closed_whatever_the_umask(
+def test_created_folders_and_parents_have_mode_0700_whatever_the_umask(
     tmp_path: Path, umask: int
 ) -> None:
     os.umask(umask)

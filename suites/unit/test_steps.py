@@ -60,7 +60,7 @@ class Machine:
         return way
 
 
-def test_title_of_the_step_of_a_method_shows_the_object_of_the_method(listener: Listener) -> None:
+def test_step_title_of_a_method_call_contains_the_object(listener: Listener) -> None:
     assert Machine().reboot("hard") == "hard"
 
     assert listener.told == ["+Reboot 'node'", "-Reboot 'node'"]
@@ -83,7 +83,7 @@ def test_each_of_several_consecutive_steps_ends_where_the_next_step_begins(
     assert listener.told == ["+init", "-init", "+config", "-config"]
 
 
-def test_reported_inner_steps_come_after_their_step(listener: Listener) -> None:
+def test_inner_steps_are_reported_after_the_outer_step(listener: Listener) -> None:
     with take_step("Provision") as taken:
         pass
     taken.report([InnerStep(title="build", start_s=0, stop_s=1)])
@@ -151,7 +151,7 @@ def test_steps_are_nested_by_their_times() -> None:
     ],
     ids=["within", "earlier", "later", "longer"],
 )
-def test_times_of_another_clock_are_moved_into_the_step(
+def test_inner_step_times_are_moved_into_the_outer_step(
     start_s: float, stop_s: float, moved: tuple[float, float]
 ) -> None:
     outer = Step("Provision", start_s=10, stop_s=20)

@@ -26,5 +26,7 @@ def test_test_has_the_limit_of_its_suite(request: pytest.FixtureRequest) -> None
 
 
 @pytest.mark.timeout(50)
-def test_limit_that_a_test_sets_itself_is_kept(request: pytest.FixtureRequest) -> None:
+def test_timeout_marker_of_a_test_overrides_the_suite_timeout(
+    request: pytest.FixtureRequest,
+) -> None:
     assert request.node.get_closest_marker("timeout").args == (50,)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("regression", REGRESSIONS.values(), ids=REGRESSIONS)
-def test_regression_is_in_the_copy_that_nodes_get(regression: Regression, tmp_path: Path) -> None:
+def test_planted_regression_is_in_the_provisioner_copy(
+    regression: Regression, tmp_path: Path
+) -> None:
     provisioner = read_provisioner(regression.plant(tmp_path))
 
     (planted,) = (file for file in provisioner.files if file.path.endswith(regression.file))

@@ -41,7 +41,7 @@ def test_visible_text_is_printable_and_can_be_encoded(text: str) -> None:
 
 
 @given(st.text(), st.integers(200, 400))
-def test_shortened_text_is_within_its_size(text: str, most_bytes: int) -> None:
+def test_shortened_text_is_within_the_size_limit(text: str, most_bytes: int) -> None:
     shown = shortened(text, most_bytes, rest="The rest is in 'x'.")
 
     assert len(shown.encode()) <= most_bytes
@@ -72,7 +72,7 @@ def test_stream_escapes_all_control_characters_except_colours(
     assert file.getvalue() == written
 
 
-def test_stream_writes_characters_that_its_encoding_lacks() -> None:
+def test_stream_escapes_characters_that_its_encoding_lacks() -> None:
     raw = io.BytesIO()
     stream = VisibleStream(
         io.TextIOWrapper(raw, encoding="ascii", write_through=True), has_colours=False

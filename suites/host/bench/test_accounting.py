@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WORK = "sum(range(8_000_000))"
 
 
-def test_cpu_time_of_a_process_that_nobody_waited_for_is_counted(tmp_path: Path) -> None:
+def test_cpu_time_of_an_orphaned_process_is_counted(tmp_path: Path) -> None:
     work = [sys.executable, "-I", "-S", "-c", _WORK]
     waited = run_accounted(work, cwd=tmp_path, timeout_s=60.0)
 

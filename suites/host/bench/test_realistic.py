@@ -37,7 +37,7 @@ def test_examples_of_the_realistic_suite_pass_and_run_each_command_that_is_measu
     assert all(call.cpu_s > 0 for call in calls)
 
 
-def test_each_run_of_a_measured_command_has_its_cpu_time_and_keeps_its_exit_code() -> None:
+def test_measurement_records_cpu_time_and_keeps_the_exit_code_of_each_command() -> None:
     script = """
       true
       dash -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7'
@@ -58,7 +58,7 @@ def test_each_run_of_a_measured_command_has_its_cpu_time_and_keeps_its_exit_code
     assert all(slow.cpu_s > 3 * call.cpu_s > 0 for call in quick)
 
 
-def test_environment_of_a_measured_command_lacks_the_preloaded_library() -> None:
+def test_measured_command_runs_without_ld_preload() -> None:
     with call_accounting(["env"]) as accounting:
         ran = LocalRunner().run(
             ["bash", "-c", "env; :"], timeout_s=_TIMEOUT_S, env=accounting.environment

@@ -89,14 +89,14 @@ def test_descriptors_that_a_thread_opens_during_a_restore_stay_open(tmp_path: Pa
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_state_that_qemu_does_not_save_is_an_error(tmp_path: Path, status: str) -> None:
+def test_save_raises_an_error_if_qemu_fails_to_migrate(tmp_path: Path, status: str) -> None:
     with pytest.raises(
         DeviceStateError, match=rf"'node' .*'migrate' with a stream of .*It ended as '{status}'"
     ):
         save_whole_state(FakeQemu(status=status), "node", tmp_path / "memory.gz")
 
 
-def test_state_that_qemu_does_not_load_is_an_error(tmp_path: Path) -> None:
+def test_restore_raises_an_error_if_qemu_fails_to_load_the_state(tmp_path: Path) -> None:
     state = tmp_path / "memory.gz"
     save_whole_state(FakeQemu(), "node", state)
 
@@ -170,7 +170,7 @@ def test_error_of_qemu_is_reported_even_if_the_compressor_still_runs(
         save_whole_state(FakeQemu(status="failed"), "node", tmp_path / "memory.gz")
 
 
-def test_compressor_that_does_not_end_is_reported_and_ended(
+def test_compressor_that_hangs_is_killed_and_reported(
     tmp_path: Path, compressor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_id = tmp_path / "process id"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("arguments", [[], [f"--address={GPU}"], ["--count=1"]])
-def test_command_runs_with_its_gpu_on_vfio(
+def test_gpu_host_run_binds_the_gpu_to_vfio_pci_during_the_command(
     host: FakeHost, arguments: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     driver = host.device(GPU) / "driver"

@@ -112,7 +112,7 @@ def test_each_kind_of_endurance_violation_is_found(
     assert str(_REPOSITORY) not in str(found)
 
 
-def test_failure_of_an_operation_that_must_pass_is_a_finding_despite_a_message(
+def test_failed_operation_that_must_pass_is_reported_even_if_it_prints_a_message(
     tmp_path: Path,
 ) -> None:
     script = "test ! -e $1 || { echo 'it: I was stopped.'; exit 2; }"

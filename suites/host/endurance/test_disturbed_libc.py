@@ -40,7 +40,7 @@ def seen(libc: DisturbedLibc, folder: Path) -> tuple[float, float]:
     return float(now), float(taken)
 
 
-def test_clock_of_programs_is_set_forward_and_back_and_is_right_again_afterwards(
+def test_clock_of_programs_is_shifted_and_then_right_again(
     libc: DisturbedLibc, tmp_path: Path
 ) -> None:
     before, _ = seen(libc, tmp_path)

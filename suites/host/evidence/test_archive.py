@@ -102,7 +102,7 @@ def test_archive_is_written_even_if_a_file_changes_while_it_is_packed(
         write_archive(evidence)
 
 
-def test_folder_in_place_of_an_archive_is_used_as_it_is(evidence: Path, tmp_path: Path) -> None:
+def test_folder_in_place_of_an_archive_is_used_directly(evidence: Path, tmp_path: Path) -> None:
     with opened(evidence, tmp_path / "runs") as folder:
         assert folder == evidence
 

@@ -60,7 +60,7 @@ def test_archive_without_a_saved_machine_cannot_be_resumed(
     assert "There is no saved machine" in capsys.readouterr().err
 
 
-def test_old_bundles_are_listed_and_removed(
+def test_gc_lists_and_removes_old_bundles(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "evidence/t.py-test"

@@ -218,7 +218,7 @@ def test_guest_that_masks_its_interrupt_gets_no_interrupt(vfio: Vfio) -> None:
     os.close(fd)
 
 
-def test_interrupt_is_not_signalled_through_the_descriptor_that_unmasks_it(vfio: Vfio) -> None:
+def test_unmask_eventfd_is_not_signalled_by_an_interrupt(vfio: Vfio) -> None:
     signals, unmasks = (os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2))
     vfio.set_irq(INTX, [signals])
     payload = struct.pack("<IIIII", 20, _SET_UNMASK, INTX, 0, 1)
@@ -263,7 +263,7 @@ def test_descriptor_belongs_to_the_message_with_which_it_was_sent(vfio: Vfio, cu
     os.close(event)
 
 
-def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+def test_servers_leave_no_descriptor_open(tmp_path: Path) -> None:
     before = open_descriptors()
     with contextlib.ExitStack() as stack:
         mpqemu = Mpqemu(stack)
@@ -300,14 +300,14 @@ def capabilities(qemu: vfioside.QemuSide) -> list[int]:
     return found
 
 
-def test_msi_is_offered_only_with_an_engine(vfio: Vfio) -> None:
+def test_gpu_with_an_engine_offers_msi(vfio: Vfio) -> None:
     question = vfioside.message(Command.DEVICE_GET_IRQ_INFO, struct.pack("<IIII", 16, 0, MSI, 0))
 
     assert struct.unpack("<IIII", vfio.qemu.ask(question).payload) == (16, 9, MSI, 1)
     assert _MSI_CAPABILITY in capabilities(vfio.qemu)
 
 
-def test_xid_that_a_test_raises_reaches_the_engine(vfio: Vfio) -> None:
+def test_raise_xid_passes_the_xid_to_the_engine(vfio: Vfio) -> None:
     assert vfio.qemu.read(0, 4) == 4
 
     vfio.server.gpu.raise_xid(48, "DBE")
@@ -317,7 +317,7 @@ def test_xid_that_a_test_raises_reaches_the_engine(vfio: Vfio) -> None:
     assert vfio.engine.raised == [(48, "DBE")]
 
 
-def test_only_a_gpu_with_an_engine_can_hang(vfio: Vfio) -> None:
+def test_hang_is_refused_for_a_gpu_without_an_engine(vfio: Vfio) -> None:
     vfio.server.gpu.hang()
 
     assert vfio.engine.is_hung
@@ -378,7 +378,7 @@ def test_access_to_missing_memory_raises_a_guest_memory_error(mpqemu: Mpqemu, si
     assert [type(error) for error in mpqemu.engine.errors] == [GuestMemoryError]
 
 
-def test_interrupt_of_mpqemu_is_signalled(mpqemu: Mpqemu) -> None:
+def test_mpqemu_interrupt_is_signalled_through_its_eventfd(mpqemu: Mpqemu) -> None:
     with contextlib.closing(os.fdopen(os.eventfd(0, os.EFD_NONBLOCK), "rb")) as event:
         # If several messages arrive together, the descriptor belongs to the last message.
         read = qemuside.config_message(MpqemuCommand.PCI_CFGREAD, 0)

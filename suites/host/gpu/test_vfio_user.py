@@ -55,7 +55,7 @@ def qemu(server: VfioUserServer) -> Iterator[QemuSide]:
         yield side
 
 
-def test_messages_by_which_qemu_realizes_a_device_are_answered(
+def test_messages_that_qemu_sends_to_realize_a_device_are_answered(
     server: VfioUserServer, qemu: QemuSide
 ) -> None:
     """The test replays messages of QEMU 11.1 for `-device vfio-user-pci`."""

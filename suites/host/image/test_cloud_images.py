@@ -159,7 +159,7 @@ def test_list_of_digests_that_lacks_the_image_is_refused(
     assert server.asked(FILE) == []
 
 
-def test_signature_is_verified_in_a_temporary_folder_with_a_colon(
+def test_signature_is_verified_if_the_temporary_folder_has_a_colon_in_its_path(
     fetching: Fetching, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For gpgv, a keyring with a colon in its path is a URL."""
@@ -362,7 +362,7 @@ def _lock_to(fetching: Fetching, digest: str) -> None:
     )
 
 
-def test_replaced_image_is_reported_before_the_download(
+def test_image_that_differs_from_its_lock_file_is_reported_before_the_download(
     fetching: Fetching, server: ImageServer
 ) -> None:
     _lock_to(fetching, "1" * 64)
@@ -373,7 +373,7 @@ def test_replaced_image_is_reported_before_the_download(
 
 @pytest.mark.parametrize("is_renewal", [False, True])
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_replaced_pinned_image_is_reported(
+def test_image_that_differs_from_its_pinned_digest_is_reported(
     tmp_path: Path, server: ImageServer, *, is_locked: bool, is_renewal: bool
 ) -> None:
     """Neither a lock file nor a renewal changes an image that the recipe pins."""
@@ -449,7 +449,7 @@ def test_fetch_keeps_a_lock_that_was_written_meanwhile_but_a_renewal_replaces_th
     assert f"sha256:{DIGEST if is_renewal else '1' * 64}" in fetching.lock.read_text()
 
 
-def test_pinned_digest_by_another_algorithm_than_the_list_is_refused(
+def test_pinned_digest_whose_algorithm_differs_from_the_list_is_refused(
     tmp_path: Path, server: ImageServer
 ) -> None:
     fetching = Fetching(tmp_path, server.folder, more=f"digest: sha512:{'1' * 128}\n")
@@ -595,7 +595,7 @@ def test_local_raw_disk_is_accepted_as_an_image(tmp_path: Path) -> None:
     assert (image.name, image.virtual_bytes) == ("node", 1024)
 
 
-def test_digest_of_a_local_file_that_changes_is_computed_again(tmp_path: Path) -> None:
+def test_digest_of_a_changed_local_file_is_computed_again(tmp_path: Path) -> None:
     """The file is digested once for each of its states."""
     path = tmp_path / "node.qcow2"
     path.write_bytes(IMAGE)
@@ -703,7 +703,7 @@ def test_unreadable_local_file_is_refused_with_the_systems_error(
     assert str(refusal.value) == f"{path}: The file cannot be read (Permission denied)."
 
 
-def test_leftovers_of_downloads_are_removed(fetching: Fetching, server: ImageServer) -> None:
+def test_old_leftovers_of_downloads_are_removed(fetching: Fetching, server: ImageServer) -> None:
     server.put(FILE, OTHER_IMAGE)
     fetching.fail()
     (fetching.folder / ".partial/old.part").write_bytes(b"half")

@@ -140,7 +140,7 @@ def test_interim_answers_are_skipped(download: Download, interim: bytes) -> None
 
 
 @pytest.mark.parametrize("interim", [b"100 Continue", b"103 Early Hints"])
-def test_interim_answers_without_end_end_the_request(download: Download, interim: bytes) -> None:
+def test_endless_interim_answers_end_the_request(download: Download, interim: bytes) -> None:
     download.fail_always(flood(b"", piece=b"HTTP/1.1 " + interim + b"\r\n\r\n"))
 
     assert "more than 100 interim responses" in download.fail()
@@ -218,7 +218,7 @@ def test_file_of_a_size_beyond_the_limit_is_not_downloaded(download: Download) -
         ("bytes 100-199/*", "HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB"),
     ],
 )
-def test_false_range_is_refused(
+def test_response_with_a_wrong_content_range_is_refused(
     download: Download, monkeypatch: pytest.MonkeyPatch, extent: str, why: str
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_DOWNLOAD_UNKNOWN_MIB", "2")
@@ -239,7 +239,7 @@ def test_too_slow_download_ends_even_if_it_can_be_resumed(download: Download) ->
     assert time.monotonic() - begun < 20
 
 
-def test_download_whose_tries_get_only_one_byte_is_given_up(download: Download) -> None:
+def test_download_ends_if_each_try_gets_only_one_byte(download: Download) -> None:
     download.fail_always(one_byte)
 
     assert "closed the connection after 2 of 99999 bytes, 2 times in a row" in download.fail()
@@ -247,7 +247,7 @@ def test_download_whose_tries_get_only_one_byte_is_given_up(download: Download) 
 
 @pytest.mark.parametrize("extent", [b"", b"Content-Range: bytes */0\r\n"])
 @pytest.mark.parametrize("name", ["fail", "fail_to_read"])
-def test_range_error_without_a_requested_range_is_reported(
+def test_error_416_without_a_requested_range_is_reported(
     download: Download, name: str, extent: bytes
 ) -> None:
     head = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n"
@@ -336,7 +336,7 @@ def test_list_beyond_the_limit_is_refused(download: Download) -> None:
     assert "HARNESS_LIMIT_DOWNLOAD_LIST_MIB" in download.fail_to_read()
 
 
-def test_list_whose_connection_breaks_is_requested_again(download: Download) -> None:
+def test_list_is_requested_again_after_a_broken_connection(download: Download) -> None:
     def reset(handler: Handler) -> None:
         handler.wfile.write(OK + b"Content-Length: 1000\r\n\r\nhalf")
         handler.wfile.flush()
@@ -359,7 +359,7 @@ def test_too_slow_download_of_a_list_ends(download: Download) -> None:
     assert "sent fewer than 1000 bytes within 0.4 s, 2 times" in download.fail_to_read()
 
 
-def test_request_needs_no_module_that_is_not_loaded_yet() -> None:
+def test_request_imports_no_further_module() -> None:
     # Such a module can't be loaded if the process has no memory or file descriptor left.
     program = (
         "import sys, urllib.error, urllib.request\n"

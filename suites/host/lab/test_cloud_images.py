@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TREE = SHIPPED_IMAGES / "debian-12/root"
 
 
-def test_file_of_the_agent_is_written_whole_and_with_its_mode(tmp_path: Path) -> None:
+def test_agent_loader_is_written_completely_with_mode_0755(tmp_path: Path) -> None:
     loader = next(argv for argv in agent_commands() if argv[-1] == "0755")
     target = tmp_path / "a folder/agent-loader"
 

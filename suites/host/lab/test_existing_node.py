@@ -39,7 +39,7 @@ class RecordingRunner:
         return LocalRunner().run(argv, timeout_s=timeout_s, stdin=stdin, env=env)
 
 
-def test_node_is_read_by_two_commands_and_its_evidence_is_complete(tmp_path: Path) -> None:
+def test_existing_node_evidence_is_collected_by_two_commands(tmp_path: Path) -> None:
     runner = RecordingRunner()
 
     evidence = ExistingNode(NodeAddress(), runner).collect(tmp_path / "e")

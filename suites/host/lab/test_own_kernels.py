@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_file_is_written_whole_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+def test_kernel_package_is_written_completely_without_temporary_files(tmp_path: Path) -> None:
     target = tmp_path / "a folder/kernel.deb"
 
     LocalRunner().run([*own_kernels._PUT, str(target)], timeout_s=30, stdin="a package").check(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_set_up_of_the_trace_makes_a_folder_in_which_any_user_may_write(tmp_path: Path) -> None:
+def test_trace_setup_creates_a_world_writable_folder(tmp_path: Path) -> None:
     ((*shell, script, name, _folder, trace, trace_name),) = early_commands({})
     variables = ["BASH_ENV=/a b/trace.sh", "HX_TRACE_BY_TRAP=1"]
     (tmp_path / "systemctl").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"${0%/*}/told"\n')
@@ -45,7 +45,7 @@ def test_set_up_of_the_trace_makes_a_folder_in_which_any_user_may_write(tmp_path
     ],
 )
 @pytest.mark.parametrize("coverage", [False, True], ids=["plain", "coverage"])
-def test_script_that_runs_set_x_keeps_its_stderr(
+def test_stderr_of_a_script_with_set_x_is_unchanged(
     tmp_path: Path, argv: list[str], *, is_known: bool, coverage: bool
 ) -> None:
     """A bash process whose script is not in '--shell-cov' keeps its stderr."""
@@ -68,7 +68,9 @@ def test_script_that_runs_set_x_keeps_its_stderr(
 
 
 @pytest.mark.parametrize("options", ["BASH_XTRACEFD=1; set -x", "set -xv"])
-def test_script_shows_no_command_of_the_harness(tmp_path: Path, options: str) -> None:
+def test_traced_script_has_the_same_output_as_without_the_trace(
+    tmp_path: Path, options: str
+) -> None:
     (tmp_path / "a.sh").write_text(f"{options}\necho hi\n")
     (tmp_path / "traces").mkdir()
     (tmp_path / "trace.sh").write_text(TRACE.read_text())

@@ -117,7 +117,7 @@ def test_refused_libvirt_call_raises_the_error_code_and_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_restarted_daemon_is_reported_and_found_again(
+def test_connection_reports_a_restarted_libvirtd_and_can_be_reopened(
     daemon: PrivateDaemon, connection: Connection
 ) -> None:
     generation = connection.generation
@@ -135,7 +135,9 @@ def test_restarted_daemon_is_reported_and_found_again(
     assert _names(connection) == []
 
 
-def test_killed_daemon_starts_again(daemon: PrivateDaemon, connection: Connection) -> None:
+def test_killed_libvirtd_can_be_started_again(
+    daemon: PrivateDaemon, connection: Connection
+) -> None:
     daemon.kill(_deadline())
     daemon.start(_deadline())
 
@@ -155,7 +157,7 @@ def test_error_for_a_hanging_daemon_has_the_stacks_of_all_threads(
     assert _names(connection) == []
 
 
-def test_second_daemon_does_not_have_the_domains_of_the_first(
+def test_domains_are_not_shared_between_two_private_daemons(
     daemon: PrivateDaemon, connection: Connection, daemon_folder: Path
 ) -> None:
     domain = connection.run("the definition", lambda: connection.raw.defineXML(XML))

@@ -50,7 +50,7 @@ def kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_check_finds_a_dev_kvm_that_qemu_may_not_open(trapped: PrivateDaemon, kvm: Path) -> None:
+def test_kvm_check_fails_if_qemu_may_not_open_dev_kvm(trapped: PrivateDaemon, kvm: Path) -> None:
     with Connection.open(trapped.uri, deadline=Deadline.after(PATIENCE_S)) as connection:
         finding = requirement_checks._kvm(connection)
         kvm.chmod(0o666)

@@ -162,7 +162,7 @@ def test_command_reports_the_outcome_of_each_mutant_and_leaves_the_files_unchang
     assert "defects was known from an earlier run" in again.stdout
 
 
-def test_script_that_turns_on_extended_patterns_is_mutated(project: _Project) -> None:
+def test_script_that_turns_on_extglob_is_mutated(project: _Project) -> None:
     """Without extglob, bash can't parse the pattern; bash turns extglob on only when it runs the script."""
     project.write(
         "scripts/kubelet.sh",

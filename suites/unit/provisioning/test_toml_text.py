@@ -175,7 +175,7 @@ def test_new_key_is_added_to_the_existing_table() -> None:
     assert set_value("  [a]\n  x = 1", ("a", "y"), "2") == "  [a]\n  y = 2\n  x = 1"
 
 
-def test_header_is_added_only_for_a_table_without_a_header_or_dotted_keys() -> None:
+def test_header_is_added_only_if_the_table_has_neither_header_nor_dotted_keys() -> None:
     for text, path, edited in (
         ("x = 1", ("a b", "c"), 'x = 1\n\n["a b"]\nc = 2\n'),
         ("x = 1\n", ("a", "c"), "x = 1\n\n[a]\nc = 2\n"),
@@ -215,7 +215,7 @@ def test_keys_and_strings_are_quoted_if_necessary() -> None:
     assert read_string(render_string(text)) == text
 
 
-def test_content_of_a_string_value_is_read() -> None:
+def test_read_string_decodes_toml_strings() -> None:
     for value, string in (
         ("'a\\b'", "a\\b"),
         ("true", "true"),
@@ -230,7 +230,7 @@ def test_content_of_a_string_value_is_read() -> None:
         assert read_string(value) == string
 
 
-def test_only_an_empty_line_before_a_header_is_removed_with_the_header() -> None:
+def test_remove_tables_removes_one_empty_line_before_a_header() -> None:
     for text, table, left in (
         ("[a]\nx = 1\n[b]\n", "a", "[b]\n"),
         ("\n[a]\nx = 1\n[b]\n", "a", "[b]\n"),
@@ -255,7 +255,7 @@ k = [ "l", 'm', # "n"
 """
 
 
-def test_values_in_inline_tables_have_paths_of_their_own() -> None:
+def test_read_values_returns_a_path_for_each_value_in_an_inline_table() -> None:
     values = read_values(INLINE)
 
     assert {path: value for path, value in values.items() if path[0] == "a" != path[-1]} == {
@@ -295,7 +295,7 @@ def test_invalid_inline_table_is_refused() -> None:
             read_values(f"x = 1\n\n{text}")
 
 
-def test_table_inside_an_inline_table_is_not_removed() -> None:
+def test_removing_a_table_inside_an_inline_table_is_refused() -> None:
     assert remove_tables("a = { b = 1 }\nc = 2\n", ("a",)) == "c = 2\n"
     with pytest.raises(TomlTextError) as error:
         remove_tables(f"x = 1\n{INLINE}", ("a", "f", "g h"))
@@ -328,7 +328,7 @@ def test_multi_line_string_ends_at_three_quotes_that_are_not_escaped() -> None:
     }
 
 
-def test_new_key_is_added_to_the_first_part_of_its_table() -> None:
+def test_new_key_is_added_at_the_first_header_or_dotted_key_of_its_table() -> None:
     for text, path, edited in (
         ("a.b = [\n1]\nx = 1\n", ("a", "c"), "a.b = [\n1]\na.c = 2\nx = 1\n"),
         ("a.b.d = 1\n", ("a", "b", "c"), "a.b.d = 1\na.b.c = 2\n"),

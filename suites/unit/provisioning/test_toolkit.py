@@ -116,7 +116,7 @@ def test_users_settings_are_kept_when_the_nvidia_runtime_is_added() -> None:
     assert {seen: gpu_configuration(seen) for seen in rows} == rows
 
 
-def test_only_cdi_is_switched_on_in_a_configuration_that_names_the_nvidia_runtime() -> None:
+def test_configuration_with_the_nvidia_runtime_only_gets_enable_cdi() -> None:
     text = USERS + RUNTIME
     rows = {
         facts(text): None,
@@ -139,7 +139,7 @@ def test_runc_is_added_to_a_configuration_without_runtimes() -> None:
         assert RUNC in text
 
 
-def test_table_of_the_nvidia_runtime_depends_on_the_format_version_of_the_file() -> None:
+def test_runtime_table_has_the_name_that_the_configuration_version_requires() -> None:
     for version, table in (
         ("version = 3\n", 'plugins."io.containerd.cri.v1.runtime"'),
         ("version = 1\n", "plugins.cri"),
@@ -150,7 +150,7 @@ def test_table_of_the_nvidia_runtime_depends_on_the_format_version_of_the_file()
         assert f"[{table}.containerd.runtimes.nvidia]" in text.splitlines(), version
 
 
-def test_file_without_a_format_gets_one_unless_it_has_tables_of_format_1() -> None:
+def test_configuration_without_version_gets_version_2_unless_it_has_version_1_tables() -> None:
     """Containerd 2 ignores tables of format 1, the default of a file without a version."""
     text = gpu_configuration(facts("# mine\noom_score = -7\n")) or ""
     assert text.startswith("version = 2\n# mine\noom_score = -7\n")
@@ -161,7 +161,7 @@ def test_file_without_a_format_gets_one_unless_it_has_tables_of_format_1() -> No
     assert get_value(text, ("version",)) is None
 
 
-def test_opted_out_node_loses_only_the_nvidia_runtime() -> None:
+def test_non_gpu_configuration_removes_only_the_nvidia_runtime() -> None:
     kata = DEFAULT.replace("nvidia", "kata")
     rows = {
         USERS + DEFAULT + RUNTIME: USERS + DEFAULT.replace('"nvidia"', '"runc"'),
@@ -197,7 +197,7 @@ def test_mode_of_the_nvidia_runtime_is_set_and_the_users_settings_are_kept() -> 
     assert toolkit_configuration("a = 1\n", hook) == "a = 1\n"
 
 
-def test_toolkit_is_configured_once_if_the_image_installed_it(tmp_path: Path) -> None:
+def test_existing_toolkit_configuration_is_written_only_if_it_changes(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     (absent,) = take(tmp_path, ScriptedRunner(), configure_toolkit(NATIVE)).reports
     assert absent.detail == f"There is no '{TOOLKIT_CONFIG}'."
@@ -229,7 +229,7 @@ def test_invalid_toolkit_toml_fails_the_step(tmp_path: Path) -> None:
     assert error.value.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
 
 
-def test_failures_of_the_refresh_unit_before_the_driver_is_ready_are_tolerated(
+def test_cdi_refresh_unit_may_fail_before_the_driver_is_ready(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)
@@ -250,7 +250,7 @@ ASK = "systemctl show --property=LoadState --value nvidia-cdi-refresh.service"
 SPEC = 'kind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
 
 
-def test_cdi_spec_is_written_again_when_the_driver_works(tmp_path: Path) -> None:
+def test_cdi_spec_is_regenerated_even_if_systemctl_fails(tmp_path: Path) -> None:
     """The state of the units in systemd does not matter."""
     files = NodeFiles(tmp_path)
 
@@ -331,7 +331,7 @@ def test_failed_refresh_unit_fails_validation(tmp_path: Path) -> None:
     assert "The unit nvidia-cdi-refresh.service has failed" in str(error.value)
 
 
-def test_validation_expects_the_nvidia_runtime_in_the_dump_of_containerd(tmp_path: Path) -> None:
+def test_validation_expects_the_nvidia_runtime_in_containerd_config_dump(tmp_path: Path) -> None:
     dump = "version = 2\n" + RUNC + RUNTIME
     handler = expect_in_effect(WantedRuntimes(has_nvidia=True))
     with ScriptedRunner().expect("containerd config dump", stdout=dump, timeout_s=60) as runner:
@@ -342,7 +342,7 @@ def test_validation_expects_the_nvidia_runtime_in_the_dump_of_containerd(tmp_pat
     ]
 
 
-def test_configuration_that_is_a_symbolic_link_is_not_taken_for_an_import_of_its_target(
+def test_error_about_a_linked_containerd_configuration_names_the_link(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)

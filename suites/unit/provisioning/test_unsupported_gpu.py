@@ -86,7 +86,7 @@ def test_probe_is_tried_only_once_if_this_driver_release_refused_the_gpu(
     assert tries == [1, 1 + 12]
 
 
-def test_log_without_a_complete_refusal_has_no_refusals() -> None:
+def test_incomplete_refusal_message_in_the_kernel_log_is_ignored() -> None:
     cut = (
         "[    1.0] NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:2bb5)\n[    1.1] usb 1-1: new\n"
     )
@@ -99,7 +99,7 @@ def test_log_without_a_complete_refusal_has_no_refusals() -> None:
 OTHER_RELEASES = ["470.82.01", VERSION.rpartition(".")[0], f"{VERSION}.1"]
 
 
-def test_refusal_by_another_release_is_no_reason_against_a_build_of_this_release(
+def test_refusal_by_another_driver_release_does_not_prevent_a_build(
     simulated: SimulatedNode,
 ) -> None:
     logs = map(refused_by, OTHER_RELEASES)
@@ -107,7 +107,7 @@ def test_refusal_by_another_release_is_no_reason_against_a_build_of_this_release
     assert [reasons_against_a_build(simulated, log) for log in logs] == [None, None, None]
 
 
-def test_driver_that_another_release_refused_is_built_five_times(
+def test_build_is_tried_five_times_if_another_driver_release_refused_the_gpu(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -126,7 +126,7 @@ def test_only_refusals_by_this_release_are_reported(simulated: SimulatedNode) ->
     assert reasons_against_a_build(simulated, log) == TOLD
 
 
-def test_unreadable_kernel_log_gives_no_refusals(
+def test_probe_is_retried_if_the_kernel_log_is_unreadable(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -140,7 +140,7 @@ def test_unreadable_kernel_log_gives_no_refusals(
     assert len(calls_of(simulated, "nvidia-modprobe")) == 24
 
 
-def test_driver_is_probed_or_built_again_only_if_that_can_help(simulated: SimulatedNode) -> None:
+def test_log_message_decides_whether_probe_and_build_are_retried(simulated: SimulatedNode) -> None:
     node = make_node(simulated, simulated.top)
     for log in LOGS:
         simulated.kernel_log = log.text.replace("565.77", VERSION).replace("430.50", VERSION)
@@ -152,7 +152,7 @@ def test_driver_is_probed_or_built_again_only_if_that_can_help(simulated: Simula
         assert build is None or log.words in build.message
 
 
-def test_messages_of_an_earlier_driver_are_no_reason_against_a_build_of_this_driver(
+def test_messages_of_an_earlier_driver_do_not_prevent_a_build(
     simulated: SimulatedNode,
 ) -> None:
     """The earlier driver may have had the other kind of kernel modules, open or proprietary."""
@@ -161,7 +161,7 @@ def test_messages_of_an_earlier_driver_are_no_reason_against_a_build_of_this_dri
     assert [reasons_against_a_build(simulated, log.text + other) for log in LOGS] == [None] * 3
 
 
-def test_install_is_not_repeated_after_a_message_for_which_a_build_does_not_help(
+def test_rejected_module_key_prevents_a_rebuild_but_other_install_errors_do_not(
     simulated: SimulatedNode,
 ) -> None:
     others = (
@@ -176,7 +176,7 @@ def test_install_is_not_repeated_after_a_message_for_which_a_build_does_not_help
     }
 
 
-def test_module_of_another_kernel_is_rebuilt_after_one_try_of_the_probe(
+def test_module_of_another_kernel_is_rebuilt_after_one_failed_probe(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """Retries do not help validation, but the install that follows may succeed."""
@@ -190,7 +190,7 @@ def test_module_of_another_kernel_is_rebuilt_after_one_try_of_the_probe(
     assert len(calls_of(simulated, "ctr", "-n", "k8s.io", "run")) == 1
 
 
-def test_working_driver_is_kept_despite_its_messages(
+def test_working_driver_is_kept_despite_errors_in_the_kernel_log(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A dead GPU may be beside a working GPU, and an error may be in the past."""
@@ -199,7 +199,7 @@ def test_working_driver_is_kept_despite_its_messages(
     assert invocation.run("boot", GPU_NODE) == 0
 
 
-def test_refusal_is_reported_before_other_reasons_against_a_build(
+def test_unsupported_gpu_is_reported_before_other_driver_errors(
     simulated: SimulatedNode,
 ) -> None:
     uvm = "NVRM: uvm_x: uvm encountered global fatal error 0x60, requiring os reboot to recover.\n"
@@ -209,13 +209,13 @@ def test_refusal_is_reported_before_other_reasons_against_a_build(
         assert said.startswith(f"{TOLD} The driver's memory manager (UVM) has failed for good.")
 
 
-def test_reason_that_is_logged_three_times_is_reported_once(simulated: SimulatedNode) -> None:
+def test_error_that_is_logged_three_times_is_reported_once(simulated: SimulatedNode) -> None:
     said = str(reasons_against_a_build(simulated, LOST * 3))
 
     assert said.count("fallen off the bus") == 1
 
 
-def test_messages_of_the_kernel_are_reported_before_messages_of_a_program(
+def test_kernel_messages_are_reported_before_install_output(
     simulated: SimulatedNode,
 ) -> None:
     install = CommandResult(argv=("ctr",), exit_code=1, stdout=REJECTED_KEY, stderr="")
@@ -225,7 +225,7 @@ def test_messages_of_the_kernel_are_reported_before_messages_of_a_program(
     assert "is missing or not trusted" in said
 
 
-def test_reasons_of_one_kind_keep_the_order_of_the_log(simulated: SimulatedNode) -> None:
+def test_driver_errors_are_reported_in_the_order_of_the_log(simulated: SimulatedNode) -> None:
     cables = "NVRM: GPU 0000:02:00.0: GPU does not have the necessary power cables connected.\n"
 
     for log, is_lost_first in ((LOST + cables, True), (cables + LOST, False)):
@@ -234,7 +234,7 @@ def test_reasons_of_one_kind_keep_the_order_of_the_log(simulated: SimulatedNode)
         assert order is is_lost_first
 
 
-def test_refusals_are_reported_in_the_order_of_their_first_message() -> None:
+def test_refusals_are_reported_in_the_order_of_first_appearance_in_the_log() -> None:
     first, second = refused_by(VERSION), refused_by(VERSION).replace("0b:00.0", "0a:00.0")
 
     refusals = parse_refusals(first + second + first)

@@ -36,7 +36,7 @@ def test_remaining_time_of_a_deadline_counts_down_to_zero() -> None:
     assert deadline.cap(3) == 0
 
 
-def test_shorter_limit_makes_a_deadline_sooner_and_a_longer_limit_does_not_extend_it() -> None:
+def test_deadline_can_be_shortened_but_not_extended() -> None:
     clock = FakeClock()
     clock.advance(100)
     deadline = Deadline.after(10, clock)
@@ -80,7 +80,7 @@ class Paused(Deadline):
         return " The machine was paused for 3 s."
 
 
-def test_error_of_a_wait_that_timed_out_says_for_how_long_the_machine_was_paused() -> None:
+def test_wait_timeout_error_mentions_how_long_the_machine_was_paused() -> None:
     clock = FakeClock()
 
     with pytest.raises(
@@ -89,7 +89,7 @@ def test_error_of_a_wait_that_timed_out_says_for_how_long_the_machine_was_paused
         wait_for("a thing", lambda: Observation(None, "it"), Paused(clock.monotonic() + 1, clock))
 
 
-def test_system_clock_returns_the_machines_time_and_sleeps(
+def test_system_clock_returns_utc_and_sleeps_only_for_positive_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
@@ -120,7 +120,7 @@ class Condition(threading.Condition):
         return False
 
 
-def test_wait_on_a_condition_continues_until_its_deadline() -> None:
+def test_condition_wait_is_repeated_until_the_predicate_is_true() -> None:
     """A deadline may be extended while a wait with the old limit ends."""
     changed = Condition(3)
 

@@ -19,7 +19,7 @@ def test_page_of_gpus_shows_the_device_for_each_qemu_release_and_accelerator() -
     )
 
 
-def test_page_of_provisioning_has_a_meaning_for_each_exit_code() -> None:
+def test_provisioning_page_explains_each_exit_code() -> None:
     _, _, codes = provisioning_page().partition("## Exit codes")
     rows = [line for line in codes.partition("##")[0].splitlines() if line.startswith("| ")][2:]
 
@@ -35,13 +35,13 @@ def test_page_of_images_shows_how_each_image_is_verified() -> None:
     assert rows["ubuntu-22.04"].startswith("signature by `")
 
 
-def test_page_of_expectations_has_parameters_without_their_types() -> None:
+def test_expectation_page_shows_parameters_without_types() -> None:
     page = expectation_page()
 
     assert "\n### `gpu_reset(evidence, times=1, since=None, gpu='gpu0')`\n" in page
 
 
-def test_each_fixture_is_in_one_table_with_its_scope() -> None:
+def test_fixture_page_lists_each_fixture_once_with_its_scope() -> None:
     page = fixture_page()
     scopes = {one.name: one.scope for one in fixtures()}
 

@@ -26,7 +26,7 @@ class Shape:
     of them."""
 
 
-def test_fields_have_their_defaults_and_the_docstrings_below_them() -> None:
+def test_field_rows_show_default_and_docstring_of_each_field() -> None:
     assert field_rows(Shape) == [
         ("`first`", "required", "What `it_is` for."),
         ("`second`", "none", ""),
@@ -34,7 +34,7 @@ def test_fields_have_their_defaults_and_the_docstrings_below_them() -> None:
     ]
 
 
-def test_keys_of_nested_shapes_have_their_whole_path() -> None:
+def test_nested_keys_are_listed_with_their_full_path() -> None:
     keys = [key for key, _, _ in data_file_keys(ProvisionerFile)]
 
     assert len(keys) == len(set(keys))

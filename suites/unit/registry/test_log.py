@@ -41,7 +41,7 @@ def test_pull_begins_with_the_request_for_a_tag(
     assert starts_pull(method, path, is_first_of_connection=is_first) is starts
 
 
-def test_planned_fault_applies_to_one_pull_before_the_fault_for_all_pulls_applies() -> None:
+def test_planned_faults_apply_to_one_pull_each_before_the_permanent_fault() -> None:
     log = RegistryLog()
     first, second, standing = (PullFault(status=status) for status in (500, 502, 503))
     log.disturb_next(first, second)

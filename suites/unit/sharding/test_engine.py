@@ -31,7 +31,7 @@ from harness.sharding.engine import shard_of
         ({"CI_NODE_INDEX": "", "CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "2"}, "1/2"),
     ],
 )
-def test_shard_auto_is_taken_from_the_variables_of_the_ci_engine(
+def test_shard_auto_is_read_from_the_environment_variables_of_the_ci(
     environment: dict[str, str], expected: str
 ) -> None:
     assert str(shard_of("auto", environment)) == expected
@@ -52,7 +52,7 @@ GITLAB = {"CI_NODE_INDEX": "3", "CI_NODE_TOTAL": "3"}
         ({**POD, **OWN}, "5/7"),
     ],
 )
-def test_shard_comes_from_the_variables_of_the_innermost_ci_engine(
+def test_innermost_ci_engine_takes_precedence_for_shard_auto(
     environment: dict[str, str], expected: str
 ) -> None:
     assert str(shard_of("auto", environment)) == expected

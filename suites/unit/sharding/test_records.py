@@ -26,7 +26,7 @@ from harness.sharding.report_file import read_report
 @pytest.mark.parametrize(
     "content", ['{"a.py::x": 1.5, "a.py::y": 0}', '[["a.py::x", 1.5], ["a.py::y", 0.0]]']
 )
-def test_both_formats_of_pytest_splits_durations_are_read(tmp_path: Path, content: str) -> None:
+def test_both_duration_file_formats_of_pytest_split_are_read(tmp_path: Path, content: str) -> None:
     (tmp_path / "durations").write_text(content)
 
     assert read_durations(tmp_path / "durations") == {"a.py::x": 1.5, "a.py::y": 0.0}
@@ -88,7 +88,7 @@ def test_two_simultaneous_starts_of_a_finished_shard_keep_both_folders(
     assert [each.is_dir() for each in others] == [True]
 
 
-def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> None:
+def test_error_for_a_killed_shard_mentions_the_number_of_starts(tmp_path: Path) -> None:
     assert begin(tmp_path) == (1, tmp_path / "start-1")
     assert begin(tmp_path) == (2, tmp_path / "start-2")
     assert (tmp_path / "start-2").stat().st_mode & 0o777 == 0o700
@@ -97,7 +97,7 @@ def test_shard_that_was_killed_is_reported_with_its_starts(tmp_path: Path) -> No
         read_manifest(tmp_path)
 
 
-def test_starts_of_a_shard_are_counted_beyond_nine(tmp_path: Path) -> None:
+def test_start_folders_of_a_shard_are_counted_numerically(tmp_path: Path) -> None:
     """Sorted by name, the tenth start would come before the second."""
     for name in ("start-2", "start-9", "start-10", "start-x", "start-1234567"):
         (tmp_path / name).mkdir()
@@ -143,7 +143,7 @@ def test_record_of_a_shard_is_written_to_one_file_and_read_back(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
 
 
-def test_error_has_the_reason_why_a_report_cannot_be_read(tmp_path: Path) -> None:
+def test_error_for_an_unreadable_report_mentions_the_reason(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/hostname")
 
     for name, why in (("link", "it is a link"), ("absent", "No such file or directory")):

@@ -134,9 +134,7 @@ def test_all_tests_get_the_same_duration_if_no_durations_are_recorded() -> None:
     assert {each.duration_s for each in tests.values()} == {1.0}
 
 
-def test_family_and_file_with_the_longest_test_come_first_and_tests_keep_their_order_in_a_file() -> (
-    None
-):
+def test_tests_are_ordered_by_the_longest_test_of_family_and_file() -> None:
     """Shorter tests may take longer in total, but they fill the end of a run evenly."""
     many = [a_test(number, family="many", duration_s=2) for number in range(20)]
     long = [

@@ -75,7 +75,9 @@ def described(sizes: Mapping[str, int]) -> bytes:
         ({f"a{number}": 1 for number in range(5000)}, "STORE_ARTIFACT_FILES"),
     ],
 )
-def test_description_beyond_a_limit_is_refused(sizes: Mapping[str, int], limit: str) -> None:
+def test_artifact_description_beyond_a_size_limit_is_refused(
+    sizes: Mapping[str, int], limit: str
+) -> None:
     with pytest.raises(StoreError, match=rf"HARNESS_LIMIT_{limit}"):
         read_files(described(sizes), "image-1")
 
@@ -204,7 +206,7 @@ def test_request_is_repeated_after_the_pause_that_the_registry_asks_for(
     assert answer.statuses == []
 
 
-def test_part_beyond_the_end_of_a_blob_is_not_kept(tmp_path: Path) -> None:
+def test_partial_file_is_removed_after_a_range_error(tmp_path: Path) -> None:
     part, answer = tmp_path / "part", OneAnswer(b"")
     part.write_bytes(b"12345")
     answer.statuses = [416]
@@ -239,7 +241,7 @@ def test_list_of_several_pages_has_the_tags_of_all_pages() -> None:
     assert a_client(Paged(b"")).tags("images") == ["a", "b", "c", "d"]
 
 
-def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_too_long_answer_is_read_only_one_byte_beyond_the_blob_size(tmp_path: Path) -> None:
     got: list[int] = []
     client = a_client(OneAnswer(bytes(5 << 20)))
 
@@ -251,7 +253,7 @@ def test_answer_that_is_longer_than_the_blob_does_not_fill_the_disk(tmp_path: Pa
     assert sum(got) == 11
 
 
-def test_client_gives_up_after_many_truncated_answers_of_a_registry_that_supports_no_ranges(
+def test_client_gives_up_after_repeated_truncated_answers_without_range_support(
     tmp_path: Path,
 ) -> None:
     """Bytes that an earlier try had already received are not progress."""
@@ -303,7 +305,7 @@ def a_cache(
     return SharedCache(client=client, repository="images", partial=folder)
 
 
-def test_images_of_other_programs_are_not_listed_or_removed(
+def test_images_of_other_programs_are_not_listed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cache = a_cache(
@@ -332,7 +334,7 @@ def test_error_mentions_the_artifact_with_a_malformed_manifest(
         cache.ls()
 
 
-def test_only_old_artifacts_are_removed(
+def test_store_gc_removes_old_artifacts_and_keeps_undated_artifacts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An artifact without a date may be new."""

@@ -143,7 +143,7 @@ def value_or_error(read: Callable[[], object]) -> object:
 
 
 @given(MANIFESTS, as_bytes(DESCRIPTIONS))
-def test_any_manifest_and_description_give_a_value_or_an_error(
+def test_any_manifest_and_description_are_read_or_refused(
     manifest: dict[str, Any], description: bytes
 ) -> None:
     artifact = value_or_error(lambda: read_artifact(manifest, "It is malformed"))
@@ -186,7 +186,7 @@ def limited_errors() -> Iterator[None]:
 
 
 @given(as_bytes(MANIFESTS))
-def test_any_bytes_as_manifest_give_an_object_or_an_error(raw: bytes) -> None:
+def test_manifest_of_any_bytes_is_an_object_or_is_refused(raw: bytes) -> None:
     found = value_or_error(lambda: read_object(raw, "It is malformed"))
     assert found is None or isinstance(found, dict)
 
@@ -195,7 +195,7 @@ def test_any_bytes_as_manifest_give_an_object_or_an_error(raw: bytes) -> None:
     as_bytes(st.fixed_dictionaries({}, optional={"tags": st.lists(TITLES | VALUES) | VALUES})),
     st.text() | st.builds(lambda target: f'<{target}>; rel="next"', st.text()),
 )
-def test_any_page_of_tags_gives_valid_tags_and_an_https_link_or_an_error(
+def test_any_page_of_tags_has_valid_tags_and_an_https_link_or_is_refused(
     raw: bytes, link: str
 ) -> None:
     tags = value_or_error(lambda: list(read_page(raw, "It is malformed")))
@@ -218,7 +218,7 @@ def test_any_page_of_tags_gives_valid_tags_and_an_https_link_or_an_error(
         st.fixed_dictionaries({}, optional={"token": mostly("t"), "access_token": mostly("t")})
     ),
 )
-def test_credentials_are_sent_only_to_the_registry_for_any_challenge_and_token(
+def test_no_challenge_or_token_sends_credentials_to_another_host(
     challenge: str, answer: bytes
 ) -> None:
     asked: list[str] = []
@@ -258,7 +258,7 @@ def test_any_url_has_a_valid_origin_or_is_refused(url: str) -> None:
     )
     | st.integers().map(str)
 )
-def test_any_headers_give_numbers_that_are_not_negative(value: str) -> None:
+def test_numbers_read_from_any_headers_are_not_negative(value: str) -> None:
     headers = Message()
     for name in ("Content-Length", "Content-Range", "Retry-After"):
         # `headers[name] = value` would refuse lines that a server can send.
@@ -280,7 +280,7 @@ def test_any_headers_give_numbers_that_are_not_negative(value: str) -> None:
         )
     ).map("".join)
 )
-def test_any_list_of_digests_gives_printable_names_or_an_error(text: str) -> None:
+def test_any_list_of_digests_has_printable_names_or_is_refused(text: str) -> None:
     with contextlib.suppress(ImageFetchError):
         found = read_sums(text, algorithm=Algorithm.SHA256, url="u")
         assert all(name.isprintable() for name in found)
@@ -302,7 +302,7 @@ ZIPS = st.lists(
 
 
 @given(raw=ZIPS | damaged(ZIPS))
-def test_any_archive_writes_only_below_its_target_folder(
+def test_unpacking_any_archive_writes_only_below_the_target_folder(
     raw: bytes, tmp_path_factory: Any
 ) -> None:
     top: Path = tmp_path_factory.mktemp("x")
@@ -323,7 +323,7 @@ def _written(part: Path, into: Path) -> None:
         raise StoreError(str(error)) from error
 
 
-def test_archive_whose_entry_begins_beyond_any_file_is_refused(tmp_path: Path) -> None:
+def test_archive_with_an_impossible_entry_offset_is_refused(tmp_path: Path) -> None:
     raw = a_zip([("a", b"x")])
     begin = raw.index(b"PK\1\2")
     # The entry's offset is in an extra field of zip64: 16 bytes after the name of one byte.
@@ -344,7 +344,9 @@ PACKED = gzip.compress(CONTENT, 1, mtime=0)
 
 
 @given(raw=damaged(st.just(PACKED)) | st.binary())
-def test_any_blob_of_a_file_is_unpacked_within_its_size(raw: bytes, tmp_path_factory: Any) -> None:
+def test_unpacking_any_blob_writes_at_most_one_mib_beyond_the_file_size(
+    raw: bytes, tmp_path_factory: Any
+) -> None:
     top: Path = tmp_path_factory.mktemp("x")
     (top / "part").write_bytes(raw)
     fact = FileFact(size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())

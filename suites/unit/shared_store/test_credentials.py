@@ -50,7 +50,7 @@ OURS, THEIRS = (base64.b64encode(each).decode() for each in (b"ann:ours", b"bob:
         ([], None),
     ],
 )
-def test_password_is_read_from_the_entry_of_the_registry_only(
+def test_password_is_read_only_from_the_docker_config_entry_of_the_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auths: object, expected: str | None
 ) -> None:
     (tmp_path / "config.json").write_text("\ufeff" + json.dumps({"auths": auths}))

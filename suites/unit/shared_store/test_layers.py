@@ -47,7 +47,7 @@ BOTH = (a_layer("disk.qcow2"), a_layer("ram"))
         (*BOTH, a_layer("rest", STORE_OTHER_MIB.bytes, REST_TYPE)),
     ],
 )
-def test_layers_match_the_listed_files_and_one_archive_of_other_files(
+def test_layers_for_listed_files_and_one_archive_of_other_files_are_accepted(
     layers: Sequence[Layer],
 ) -> None:
     check_layers(layers, FILES, "own")
@@ -119,7 +119,7 @@ def test_token_is_read_from_either_of_two_keys(answer: bytes, token: str | None)
         read_token(answer)
 
 
-def test_unpacked_data_is_limited_in_relation_to_the_packed_size(
+def test_unpacked_data_is_limited_to_a_multiple_of_the_packed_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_STORE_DATA_TIMES", "10")

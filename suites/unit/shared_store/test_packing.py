@@ -115,7 +115,7 @@ def test_blob_whose_content_differs_from_the_manifest_is_refused(
         (lambda blob: blob + b"x", "goes on after"),
     ],
 )
-def test_blob_that_ends_early_or_late_is_refused_even_if_its_file_is_complete(
+def test_truncated_blob_and_blob_with_extra_bytes_are_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[bytes], bytes],
@@ -142,7 +142,7 @@ def _kept(folder: Path, to: Path) -> list[Path]:
     return kept
 
 
-def test_file_that_differs_from_the_published_file_is_not_packed(tmp_path: Path) -> None:
+def test_file_that_differs_from_its_manifest_is_not_packed(tmp_path: Path) -> None:
     name = "6/disk"
     folder = tmp_path / "x"
     folder.mkdir()
@@ -154,7 +154,7 @@ def test_file_that_differs_from_the_published_file_is_not_packed(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("limit", "size"), [(STORE_OTHER_FILES, 0), (STORE_OTHER_MIB, 600 << 10)])
-def test_other_files_whose_total_size_exceeds_a_limit_are_not_packed(
+def test_unlisted_files_whose_total_size_exceeds_a_limit_are_not_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Limit, size: int
 ) -> None:
     """Each file is within the limit, but their sum exceeds it."""

@@ -82,7 +82,7 @@ def test_artifacts_are_selected_by_the_start_of_their_name(
         (None, None),
     ],
 )
-def test_time_of_a_push_is_read_in_its_zone_or_in_utc(
+def test_push_time_without_a_zone_is_read_as_utc(
     text: str | None, moment: dt.datetime | None
 ) -> None:
     assert read_moment(text) == moment
@@ -101,7 +101,7 @@ def test_time_of_a_push_is_read_in_its_zone_or_in_utc(
         ("/v2/x", None),
     ],
 )
-def test_url_of_the_next_page_is_read_from_angle_brackets(link: str, page: str | None) -> None:
+def test_next_page_url_is_read_from_the_link_header(link: str, page: str | None) -> None:
     assert next_page(link) == page
 
 
@@ -273,7 +273,7 @@ ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
         ({f"baked-{n:02}": {**ONE, "qemu": "8"} for n in range(2, 20)}, "only 'baked-15', which"),
     ],
 )
-def test_report_mentions_the_inputs_in_which_a_stored_artifact_differs(
+def test_report_lists_inputs_that_differ_from_the_stored_artifact(
     client: FakeClient,
     events: list[ProgressEvent],
     stored: dict[str, dict[str, object]],
@@ -290,7 +290,7 @@ def test_report_mentions_the_inputs_in_which_a_stored_artifact_differs(
     assert max(client.deadlines) <= 50
 
 
-def test_deadline_of_a_pull_is_within_the_time_limit_for_the_registry(
+def test_pull_deadline_is_within_the_registry_time_limit(
     client: FakeClient, events: list[ProgressEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(STORE_SECONDS.variable, "20")
@@ -310,7 +310,7 @@ def test_report_of_a_missing_artifact_names_no_artifact_of_another_program(
     assert events[0].message.endswith("has no 'baked-01'; it is made here")
 
 
-def test_pull_continues_and_reports_its_progress(
+def test_pull_resumes_partial_downloads_and_reports_its_progress(
     client: FakeClient,
     events: list[ProgressEvent],
     fake_time: FakeClock,
@@ -366,7 +366,7 @@ def test_refused_pull_leaves_no_files(client: FakeClient, events: list[ProgressE
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_pull_that_cannot_be_written_removes_only_the_parts_of_its_own_artifact(
+def test_pull_that_cannot_write_removes_only_its_own_partial_files(
     client: FakeClient, events: list[ProgressEvent], number: int
 ) -> None:
     parts = client.work / "parts"
@@ -387,7 +387,7 @@ def test_pull_that_cannot_be_written_removes_only_the_parts_of_its_own_artifact(
 
 
 @pytest.mark.parametrize("is_rest", [False, True])
-def test_blob_that_cannot_be_unpacked_is_fetched_anew_next_time(
+def test_partial_file_is_removed_if_the_blob_cannot_be_unpacked(
     client: FakeClient, events: list[ProgressEvent], *, is_rest: bool
 ) -> None:
     client.parts = {"baked-01": ONE}
@@ -410,7 +410,7 @@ def test_blob_that_cannot_be_unpacked_is_fetched_anew_next_time(
         ({}, None),
     ],
 )
-def test_pushed_folder_is_described_by_its_manifest(
+def test_push_writes_the_config_layers_and_annotations_of_the_folder(
     client: FakeClient, events: list[ProgressEvent], facts: dict[str, str], needs: str | None
 ) -> None:
     folder = client.work / "baked-01"
@@ -435,7 +435,7 @@ def test_pushed_folder_is_described_by_its_manifest(
     assert not list((client.work / "parts").glob("push-*"))
 
 
-def test_artifact_that_the_store_has_is_not_pushed(client: FakeClient) -> None:
+def test_artifact_that_is_already_in_the_store_is_not_pushed(client: FakeClient) -> None:
     client.parts = {"baked-01": {}}
 
     assert not a_cache(client).push(client.work / "baked-01", progress=Progress("baked-01"))
@@ -456,7 +456,7 @@ def test_artifact_is_removed_by_its_digest(client: FakeClient) -> None:
 
 @pytest.mark.parametrize("is_writable", [True, False])
 @pytest.mark.parametrize("manifest", [None, "{", '{"files": {"a": {"size": 1, "sha256": "x"}}}'])
-def test_offer_of_a_folder_that_cannot_be_packed_raises_no_error(
+def test_offering_a_folder_that_cannot_be_packed_raises_no_error(
     client: FakeClient, events: list[ProgressEvent], manifest: str | None, *, is_writable: bool
 ) -> None:
     """The test that made the folder continues."""

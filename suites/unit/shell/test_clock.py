@@ -20,7 +20,7 @@ def test_sleeps_in_the_log_are_read_in_order_and_in_seconds() -> None:
     ]
 
 
-def test_missing_command_that_virtual_time_needs_is_named_in_the_error(
+def test_error_names_the_missing_command_for_virtual_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "date" else name)

@@ -68,7 +68,7 @@ def test_function_that_is_called_only_in_a_substitution_is_covered() -> None:
     assert executed_lines(text, traced) == {2, 3, 5}
 
 
-def test_commands_of_a_function_that_is_called_at_two_levels_are_covered() -> None:
+def test_function_called_inside_and_outside_a_substitution_is_covered() -> None:
     text = "f() {\n  a\n  if b; then\n    c\n  fi\n}\n"
     traced = {Place(2, 2, 1), Place(3, 2, 1), Place(2, 2, 2), Place(3, 2, 2), Place(4, 2, 2)}
 

@@ -35,7 +35,9 @@ def test_trace_entry_with_an_impossible_path_is_ignored(tmp_path: Path) -> None:
         assert parse_trace(entry(f"{tmp_path}/{name}", 1), tmp_path, [tmp_path, loop]) == {}
 
 
-def test_relative_paths_start_at_the_directory_of_their_process(tmp_path: Path) -> None:
+def test_relative_trace_paths_start_at_the_working_directory_of_the_process(
+    tmp_path: Path,
+) -> None:
     scripts = [tmp_path / folder / "a.sh" for folder in ("", "lib", "tools")]
     for script in scripts:
         script.parent.mkdir(exist_ok=True)

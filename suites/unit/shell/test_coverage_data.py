@@ -46,9 +46,7 @@ def written(tmp_path: Path, script: Path, name: str, tier: Tier, *lines: int) ->
     return path
 
 
-def test_one_report_has_lines_from_unit_tests_and_from_machines(
-    tmp_path: Path, script: Path
-) -> None:
+def test_report_combines_coverage_of_unit_tests_and_machines(tmp_path: Path, script: Path) -> None:
     unit = written(tmp_path, script, "unit.data", Tier.MOCKED, 2)
     both = {Tier.MOCKED: hits(script, 5), Tier.MACHINE: hits(script, 2, 5)}
     write_data(both, [script.parent], tmp_path / "both.data")
@@ -70,7 +68,7 @@ def test_one_report_has_lines_from_unit_tests_and_from_machines(
     assert "unit test" in page.read_text()
 
 
-def test_paths_below_the_root_of_a_run_are_moved_to_the_new_root_with_their_lines(
+def test_coverage_paths_below_a_run_root_are_moved_to_the_new_root(
     tmp_path: Path,
 ) -> None:
     """A script outside of the root keeps its path, even if its path begins like the path of the root."""
@@ -140,9 +138,7 @@ def test_missing_coverage_file_is_refused(tmp_path: Path) -> None:
         combine([tmp_path / "absent"])
 
 
-def test_file_is_not_replaced_unless_it_is_data_of_an_earlier_run(
-    tmp_path: Path, script: Path
-) -> None:
+def test_shell_cov_data_option_replaces_only_coverage_data(tmp_path: Path, script: Path) -> None:
     """The option may name a script, or a device that root could remove."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()

@@ -115,7 +115,7 @@ def test_quoted_text_is_one_word_without_a_line_break() -> None:
     } == {text: [text] for text in QUOTED}
 
 
-def test_text_quoted_on_one_line_has_a_variable_for_each_line_break() -> None:
+def test_quote_on_a_line_replaces_each_line_break_by_a_variable() -> None:
     assert quote_on_a_line("a'\nb") == "'a'\\'''\"$__hx_newline\"'b'"
     assert shlex.split(quote_on_a_line("a'b")) == ["a'b"]
 
@@ -152,5 +152,5 @@ WITHOUT_COMMENT = {
 }
 
 
-def test_comment_ends_a_line_only_where_a_word_may_begin() -> None:
+def test_hash_begins_a_comment_only_where_a_word_may_begin() -> None:
     assert {line: strip_comment(line) for line in WITHOUT_COMMENT} == WITHOUT_COMMENT

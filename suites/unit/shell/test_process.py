@@ -39,7 +39,7 @@ def test_clearing_empties_only_the_outputs_of_one_example() -> None:
         assert _texts(second) == ["next"] * 5
 
 
-def test_no_anonymous_file_stays_open_if_another_anonymous_file_cannot_be_created(
+def test_memfds_are_closed_if_a_further_memfd_cannot_be_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_write_at_an_earlier_position_of_a_memfd_appends_to_its_end() -> None:
+def test_write_to_a_memfd_appends_whatever_its_position() -> None:
     """Two processes that share a memfd's position may write at this position at the same time."""
     memory = Memory("shared")
     os.write(memory.fd, b"first\n")
@@ -26,7 +26,7 @@ def test_write_at_an_earlier_position_of_a_memfd_appends_to_its_end() -> None:
     memory.close()
 
 
-def test_replaced_text_is_the_only_content_and_is_read_from_its_beginning() -> None:
+def test_replace_leaves_only_the_new_text_and_rewinds_the_memfd() -> None:
     memory = Memory("script")
     memory.replace("a longer text than the next one")
 
@@ -96,7 +96,7 @@ def test_text_that_a_trap_prints_between_records_is_skipped() -> None:
         assert list(records_in(called + printed)) == [begun], printed
 
 
-def test_no_pipe_stays_open_if_another_pipe_cannot_be_created(
+def test_pipes_are_closed_if_a_further_pipe_cannot_be_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_file_that_is_absent_from_a_read_only_folder_is_treated_as_removed() -> None:
+def test_removing_an_absent_file_in_a_read_only_folder_raises_no_error() -> None:
     """In such a folder the kernel refuses every removal, even of a file that does not exist."""
     RootFiles(Path("/proc/self")).remove("/no-such-file")
 
@@ -145,7 +145,7 @@ def test_write_to_a_file_of_the_kernel_is_refused(tmp_path: Path) -> None:
         files.write("/comm", b"x")
 
 
-def test_file_above_the_limit_is_not_read_completely(
+def test_reading_a_file_above_the_limit_raises_a_limit_error(
     files: RootFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SHELL_OUTPUT.variable, "1")
@@ -155,7 +155,7 @@ def test_file_above_the_limit_is_not_read_completely(
         files.read("/etc/file")
 
 
-def test_root_that_is_the_root_of_the_host_is_refused() -> None:
+def test_host_root_is_refused_as_throwaway_root() -> None:
     """Another process may have the PID of the root's process."""
     with pytest.raises(HarnessError, match="has ended"):
         RootFiles(Path("/proc/self/root")).write("/no-such/file", b"x")
@@ -213,7 +213,9 @@ def test_loop_of_symbolic_links_is_reported(files: RootFiles) -> None:
         files.place("/one")
 
 
-def test_path_of_the_kernel_is_faked_as_a_file_or_through_its_directory(files: RootFiles) -> None:
+def test_kernel_path_is_faked_by_replacing_its_file_or_a_parent_directory(
+    files: RootFiles,
+) -> None:
     files.write("/proc/modules", b"")
     files.make_folder("/proc/driver")
     files.make_folder("/sys/module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.shell.variables import Variable, parse_declarations
 
 
-def test_variables_have_their_values_and_elements_and_attributes() -> None:
+def test_declarations_are_parsed_into_values_and_elements_and_attributes() -> None:
     found = parse_declarations(
         'declare -- plain="a b"\n'
         'declare -x lines="1\ndeclare -- no=\\"x\\"\n3"\n'
@@ -33,7 +33,7 @@ def test_variables_have_their_values_and_elements_and_attributes() -> None:
     }
 
 
-def test_time_to_read_a_variable_grows_with_its_size_only_linearly() -> None:
+def test_large_variable_is_parsed_in_linear_time() -> None:
     numbers = [str(number) for number in range(20_000)]
     elements = " ".join(f'[{number}]="{number}"' for number in numbers)
     text = "\n".join(f'\\"{number}\\"' for number in numbers)

@@ -9,7 +9,7 @@ from harness.timeline.boots import Boots
 from suites.unit.timeline.journals import an_entry
 
 
-def test_latest_boots_are_shown_and_the_first_of_them_begins_at_zero() -> None:
+def test_timeline_shows_the_latest_boots_and_begins_at_zero() -> None:
     entries = [
         an_entry(5.0, wall_s=100.0, boot="image"),
         an_entry(1.0, wall_s=200.0, boot="one"),

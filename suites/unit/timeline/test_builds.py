@@ -72,7 +72,5 @@ def test_log_that_was_left_in_the_build_folder_shows_a_failed_build() -> None:
         (BUILT, "x\nThu Nov 20 10:00:06 UTC 2025\n"),
     ],
 )
-def test_log_at_another_path_is_left_out_and_so_is_the_log_of_a_build_in_the_image(
-    path: str, log: str
-) -> None:
+def test_logs_at_other_paths_and_of_builds_in_the_image_are_ignored(path: str, log: str) -> None:
     assert built(path, log) is None

@@ -60,6 +60,6 @@ def test_span_of_a_container_is_from_the_start_to_the_end_of_its_shim() -> None:
     ],
     ids=["path", "paths", "ends", "names", "open names"],
 )
-def test_long_message_takes_little_time(message: str) -> None:
+def test_long_containerd_message_is_parsed_quickly(message: str) -> None:
     """Anybody in the guest can log as containerd."""
     assert len(containers_of(a_boot(said(1.0, message)), 150.0)) <= 1

@@ -66,7 +66,7 @@ def test_complete_evidence_has_no_gap(whole: Timeline) -> None:
     assert whole.end_s == 281.0
 
 
-def test_log_of_a_build_that_has_not_ended_is_a_gap(tmp_path: Path) -> None:
+def test_unfinished_dkms_build_is_reported_as_a_gap(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     folder = node.write()
     (log, _), *_ = node.dkms.values()
@@ -75,7 +75,7 @@ def test_log_of_a_build_that_has_not_ended_is_a_gap(tmp_path: Path) -> None:
     assert [gap.what for gap in read_timeline(folder).gaps] == ["end of DKMS nvidia 1.0"]
 
 
-def test_unit_waited_for_the_last_of_its_predecessors(whole: Timeline) -> None:
+def test_unit_waited_for_the_predecessor_that_was_ready_last(whole: Timeline) -> None:
     """Until 71 s, the unit waited for other units too."""
     span = by_name(whole)["cloud-config.service"]
 
@@ -130,7 +130,7 @@ def test_each_panic_and_the_end_of_a_machine_are_marked(tmp_path: Path) -> None:
     assert [(each.at_s, each.words) for each in moments] == [(50, "panic"), (60, "power off")]
 
 
-def test_machine_that_ends_after_its_last_entry_has_the_end_on_its_timeline(
+def test_timeline_extends_to_a_shutdown_after_the_last_journal_entry(
     tmp_path: Path,
 ) -> None:
     folder = a_node_that_built(tmp_path).write()
@@ -239,7 +239,7 @@ def test_events_without_times_are_not_shown_as_steps(tmp_path: Path) -> None:
     assert timeline.gaps == ()
 
 
-def test_event_without_a_declared_time_is_a_gap(tmp_path: Path) -> None:
+def test_event_with_an_invalid_time_is_reported_as_a_gap(tmp_path: Path) -> None:
     node = a_node_that_built(tmp_path)
     node.evidence.file(f"{EVENTS}/1", '{"step": "driver", "from": "soon", "to": 1}')
     folder = node.write()
@@ -258,7 +258,7 @@ def continued(node: HistoryFolder, at_s: float) -> Timeline:
     return read_timeline(folder)
 
 
-def test_boot_of_the_checkpoint_is_not_on_the_critical_path(tmp_path: Path) -> None:
+def test_units_before_the_checkpoint_are_not_on_the_critical_path(tmp_path: Path) -> None:
     timeline = continued(a_node_that_built(tmp_path), 130.0)
 
     names = [span.name for span in timeline.critical_path]
@@ -278,7 +278,7 @@ def test_steps_are_the_critical_path_if_all_units_belong_to_the_checkpoint(tmp_p
     assert "build-driver" in [span.name for span in timeline.critical_path]
 
 
-def test_continuation_is_within_the_timeline_even_if_the_clock_was_not_set_yet(
+def test_continuation_from_a_checkpoint_is_within_the_timeline_despite_a_wrong_clock(
     tmp_path: Path,
 ) -> None:
     """All journal entries come from the checkpoint, which was made long before."""
@@ -448,7 +448,7 @@ def test_step_with_an_invalid_time_is_a_gap(tmp_path: Path) -> None:
         assert [gap.what for gap in timeline.gaps] == ["provisioning steps"]
 
 
-def test_step_has_its_state_and_a_skipped_step_is_left_out(tmp_path: Path) -> None:
+def test_steps_are_shown_with_their_state_except_skipped_steps(tmp_path: Path) -> None:
     statuses = ("done", "failed", "running", "skipped")
 
     timeline = steps_of(

@@ -37,7 +37,7 @@ def test_short_units_are_left_out_unless_they_are_critical_or_not_done() -> None
     assert not {"short", "step", "long", "done"} & shown
 
 
-def test_rows_are_in_the_order_of_their_beginning_and_gaps_come_last() -> None:
+def test_rows_are_sorted_by_start_time_with_gaps_last() -> None:
     one = a_timeline(
         a_span("b", 5.0, 50.0), a_span("step", 5.0, 9.0, lane=Lane.STEPS), a_span("a", 1.0, 50.0)
     )
@@ -50,7 +50,7 @@ def test_rows_are_in_the_order_of_their_beginning_and_gaps_come_last() -> None:
     assert rows[-1].reasons == (None, "No answer.", None)
 
 
-def test_only_rows_of_the_longest_work_are_kept_in_their_order() -> None:
+def test_at_most_returns_the_longest_rows_in_their_original_order() -> None:
     spans = [a_span(str(n), float(n), n + 1.0 + n % 7, lane=Lane.STEPS) for n in range(400)]
     rows = rows_of([a_timeline(*spans, gaps=(Gap(what="gap", reason="?"),))])
 

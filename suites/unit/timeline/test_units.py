@@ -45,7 +45,7 @@ def test_span_of_a_unit_ends_when_the_unit_is_ready(
     assert (None if span is None else (span.start_s, span.end_s, span.state, span.detail)) == found
 
 
-def test_journal_of_an_earlier_boot_has_each_start_of_a_unit() -> None:
+def test_each_unit_start_in_the_journal_of_an_earlier_boot_is_a_span() -> None:
     boot = a_boot(
         an_entry(1.0, UNIT="a.service", MESSAGE_ID=STARTING),
         an_entry(2.0, MESSAGE_ID=STARTING),

@@ -66,7 +66,7 @@ def test_waiting_unit_is_blocked_by_running_units_and_not_by_waiting_units() -> 
     assert (found[3].blockers, found[3].blocked_from_s) == (("runs",), 4.0)
 
 
-def test_start_of_an_earlier_boot_has_no_blockers() -> None:
+def test_unit_start_in_an_earlier_boot_has_no_blockers() -> None:
     spans = [
         *(a_span("a", 1.0, 2.0), a_span("b", 2.0, 3.0), a_span("c", 2.0, 3.0)),
         a_span("b", 22.0, 23.0),
@@ -108,7 +108,7 @@ def test_span_that_ended_before_the_checkpoint_is_not_on_the_critical_path() -> 
     assert critical(before, a_span("b", 6.0, 9.0, blockers=("a",)), since_s=5.0) == ["b"]
 
 
-def test_steps_within_a_critical_unit_follow_one_another() -> None:
+def test_only_one_of_two_simultaneous_steps_is_on_the_critical_path() -> None:
     """Of two simultaneous steps, the step that ended last counts."""
     assert critical(
         a_span("cloud-init.target", 10.0, 20.0),

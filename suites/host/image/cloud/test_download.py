@@ -81,7 +81,7 @@ def failure_of(*errors: str) -> str:
     )
 
 
-def test_complete_download_is_in_the_partial_file_and_no_other_file_exists(
+def test_complete_download_leaves_only_the_partial_file(
     server: ImageServer, download: Download, tmp_path: Path
 ) -> None:
     assert download.run(server.url(FILE)) == server.url(FILE)
@@ -119,7 +119,7 @@ def test_number_of_tries_does_not_limit_a_download_that_makes_progress(
     assert download.clock.sleeps == [2.0] * 9
 
 
-def test_download_makes_progress_only_if_it_exceeds_its_largest_earlier_size(
+def test_download_that_never_exceeds_its_largest_earlier_size_ends_the_tries(
     server: ImageServer, tmp_path: Path
 ) -> None:
     """A server without range requests sends the file from its start each time."""
@@ -266,7 +266,7 @@ def test_download_from_the_first_url_is_resumed_from_the_second_url(
     assert download.part.read_bytes() == CONTENT
 
 
-def test_slow_download_ends(server: ImageServer, tmp_path: Path) -> None:
+def test_too_slow_download_ends(server: ImageServer, tmp_path: Path) -> None:
     sent = threading.Semaphore(0)
     is_over = threading.Event()
 
@@ -288,7 +288,7 @@ def test_slow_download_ends(server: ImageServer, tmp_path: Path) -> None:
     assert failure == failure_of(f"'{server.url(FILE)}' sent fewer than 65536 bytes within 30 s.")
 
 
-def test_silent_server_ends_the_try(server: ImageServer, tmp_path: Path) -> None:
+def test_try_ends_if_the_server_is_silent(server: ImageServer, tmp_path: Path) -> None:
     is_over = threading.Event()
 
     def keep_silent(_handler: Handler) -> None:
@@ -314,7 +314,9 @@ def test_error_has_the_url_of_an_unreachable_server(download: Download) -> None:
     )
 
 
-def test_pause_beyond_the_deadline_is_not_started(server: ImageServer, download: Download) -> None:
+def test_download_does_not_sleep_beyond_the_deadline(
+    server: ImageServer, download: Download
+) -> None:
     server.fail_with(FILE, *[answer(500)] * 9)
 
     with pytest.raises(WaitTimeoutError) as failure:
@@ -363,7 +365,7 @@ def test_malformed_proxy_ends_the_tries(
 
 
 @pytest.mark.parametrize("name", ["missing", "", "file/x"])
-def test_file_url_that_cannot_be_read_is_read_once(
+def test_unreadable_file_url_is_tried_only_once(
     download: Download, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "file").touch()

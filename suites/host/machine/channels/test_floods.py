@@ -43,7 +43,7 @@ def peak_mib() -> float:
 
 
 @pytest.mark.usefixtures("traced")
-def test_loader_that_asks_repeatedly_gets_one_program_at_a_time(
+def test_repeated_program_requests_of_the_loader_do_not_queue_programs(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     """Without this limit, 10,000 requests of 25 bytes would queue 1 GiB of programs."""
@@ -117,7 +117,7 @@ def test_single_bytes_of_output_are_joined_into_frames() -> None:
     ]
 
 
-def test_answers_after_the_result_are_not_kept() -> None:
+def test_agent_answers_after_the_result_are_dropped() -> None:
     call = Call(1, "the command 'yes'", lambda _request: b"")
     call.put(frames.RESULT, b"{}")
     call.put(frames.STDOUT, b"y")
@@ -202,7 +202,7 @@ def test_malformed_answer_is_reported_in_a_sentence(
     ),
     sync=st.booleans(),
 )
-def test_any_bytes_from_a_guest_give_an_answer_or_an_error(
+def test_any_bytes_from_a_guest_raise_at_most_a_harness_error(
     stream: list[bytes], *, sync: bool
 ) -> None:
     """Any bytes from the agent give a value or a HarnessError for each kind of request."""
@@ -222,7 +222,7 @@ def test_any_bytes_from_a_guest_give_an_answer_or_an_error(
         theirs.close()
 
 
-def test_console_of_a_guest_that_prints_without_end_is_read_to_its_limit(
+def test_console_wait_fails_if_the_guest_prints_more_than_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_CONSOLE_MIB", "1")
@@ -318,7 +318,7 @@ def test_error_mentions_the_machine_that_sent_too_many_events(
     assert log.wait_for("a reset", names("RESET"), soon()).name == "RESET"
 
 
-def test_error_of_a_wait_mentions_the_last_events() -> None:
+def test_event_wait_error_mentions_only_the_last_events() -> None:
     log = EventLog("node", advice="Look there.")
     for _ in range(1000):
         log.add(QmpEvent(name="RESET", at_s=0.0))

@@ -50,7 +50,7 @@ def _of_which(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "started").read_text().split()]
 
 
-def test_all_later_commands_use_the_connection_until_it_is_closed(
+def test_ssh_control_connection_stays_open_until_it_is_closed(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put_ssh(folder, _STAYS, monkeypatch)
@@ -87,7 +87,7 @@ def test_all_later_commands_use_the_connection_until_it_is_closed(
     assert not (folder / "ssh").exists()
 
 
-def test_server_that_is_not_up_yet_is_tried_again(
+def test_ssh_connection_is_retried_until_the_server_is_up(
     runner: SshRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put_ssh(folder, f"if [ ! -e tried ]; then touch tried\n{_REFUSED}\nfi\n{_STAYS}", monkeypatch)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.machine.checkpoint.store import Checkpoint, CheckpointPlace
 
 
-def test_two_different_checkpoints_are_made_at_once(tmp_path: Path) -> None:
+def test_different_checkpoints_can_be_made_simultaneously(tmp_path: Path) -> None:
     both = threading.Barrier(2, timeout=10)
     got: list[Checkpoint] = []
 

@@ -122,7 +122,7 @@ def test_script_on_stdin_reaches_a_shell_that_has_printed_nothing(
     assert client.run_in(place.machine, before_input=lambda: ready.append(True)) == 5
 
 
-def test_error_of_the_callers_preparation_ends_the_shell(place: Place) -> None:
+def test_shell_ends_if_the_before_input_callback_raises(place: Place) -> None:
     def has_no_gpu() -> None:
         raise HarnessError("The guest does not list the GPU.")
 
@@ -132,7 +132,9 @@ def test_error_of_the_callers_preparation_ends_the_shell(place: Place) -> None:
         client.run_in(place.machine, before_input=has_no_gpu)
 
 
-def test_exit_code_of_a_shell_is_returned_only_after_the_callers_preparation(place: Place) -> None:
+def test_exit_code_of_a_shell_is_returned_only_after_the_before_input_callback(
+    place: Place,
+) -> None:
     request_of_shell: list[int] = []
     runs, may_get_ready = threading.Event(), threading.Event()
     got_ready: list[bool] = []
@@ -268,7 +270,7 @@ def test_request_for_ssh_access_reads_no_input(
     assert os.read(sys.stdin.fileno(), 100) == b"ls\n"
 
 
-def test_refusal_in_undecodable_bytes_is_shown(tmp_path: Path) -> None:
+def test_refusal_with_undecodable_bytes_is_shown(tmp_path: Path) -> None:
     with (
         answered_by(tmp_path, b"\x13\x00\x00\x00\x06no \xff\xfe!") as machine,
         pytest.raises(HarnessError, match=r"^no \ufffd\ufffd!$"),

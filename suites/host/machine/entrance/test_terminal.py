@@ -82,7 +82,7 @@ def test_input_reaches_a_shell_that_shows_no_prompt(
     assert client.run_in(place.machine, before_input=gets_ready) == 6
 
 
-def test_prompt_is_shown_before_the_callers_preparation_starts(
+def test_prompt_is_shown_before_the_before_input_callback_runs(
     place: Place, terminal: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     is_ready = threading.Event()
@@ -215,7 +215,7 @@ def test_new_size_of_the_terminal_is_not_sent_in_the_middle_of_input(
     assert outer_kinds == {Kind.REQUEST: [], Kind.INPUT: [], Kind.RESIZE: []}
 
 
-def test_guest_learns_of_the_terminals_new_size(place: Place, terminal: int) -> None:
+def test_guest_gets_the_new_size_of_the_terminal(place: Place, terminal: int) -> None:
     sizes: list[object] = []
 
     def run(_guest: PlayedGuest, _request: int, _payload: bytes) -> None:
@@ -266,7 +266,7 @@ def test_end_of_input_is_passed_to_the_command(place: Place) -> None:
         assert client.run_in(place.machine, ["cat"]) == 5
 
 
-def test_console_is_left_by_a_key_that_the_guest_does_not_get(
+def test_exit_key_ends_the_console_and_is_not_sent_to_the_guest(
     place: Place, stdin: Callable[[bytes], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[bytes] = []
@@ -328,7 +328,7 @@ def test_console_ends_with_its_machine(place: Place) -> None:
     client.attach_console(place.machine)
 
 
-def test_error_mentions_the_machine_that_ends_during_a_command_and_the_terminal_is_restored(
+def test_terminal_is_restored_if_the_machine_ends_during_a_command(
     place: Place, terminal: int
 ) -> None:
     def end(guest: PlayedGuest, *_: object) -> None:

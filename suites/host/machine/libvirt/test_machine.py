@@ -199,7 +199,7 @@ def listening(connection: Connection, folder: Path) -> tuple[LibvirtMachine, soc
     return machine, machine._listen(), path
 
 
-def test_process_id_of_a_machine_is_the_id_of_the_process_connected_to_the_agent_socket(
+def test_machine_pid_is_the_peer_process_of_the_agent_socket(
     connect: Callable[[], Connection], tmp_path: Path
 ) -> None:
     machine, listener, path = listening(connect(), tmp_path)
@@ -228,7 +228,7 @@ def test_machine_can_be_closed_if_the_agent_socket_is_already_removed(
     assert listener.fileno() == -1
 
 
-def test_qemu_that_does_not_connect_is_reported_with_the_socket(
+def test_error_for_a_qemu_that_does_not_connect_mentions_the_socket(
     connect: Callable[[], Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_module, "_CONNECT_S", 0.01)

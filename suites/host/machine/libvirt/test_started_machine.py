@@ -126,7 +126,7 @@ def test_guest_starts_only_after_the_console_and_the_agent_are_connected(
     assert machine.is_running
 
 
-def test_machines_of_a_driver_share_one_registration_and_get_only_their_own_events(
+def test_machine_gets_only_its_own_events_from_the_shared_registration(
     connection: Connection, host: HostWithStreams, qemu: FakeLibvirtQemu, tmp_path: Path
 ) -> None:
     """Libvirt allows one registration for QMP events per connection."""
@@ -240,7 +240,7 @@ def test_all_gpus_are_plugged_in_before_the_guest_runs(
         ]
 
 
-def test_host_gpu_that_the_guest_does_not_release_at_first_can_be_unplugged_later(
+def test_unplugging_a_host_gpu_can_be_repeated_after_a_timeout(
     machine: LibvirtMachine, host: HostWithStreams
 ) -> None:
     machine.plug(GPU)
@@ -344,7 +344,7 @@ def test_failure_of_a_machine_mentions_the_end_of_libvirtd(
     [(0, "by 'guest-reset'"), (5, "as 'failed' by 'guest-reset'")],
     ids=["shutdown", "failed"],
 )
-def test_error_for_a_machine_that_did_not_power_itself_off_says_how_it_ended(
+def test_power_off_error_mentions_how_the_machine_ended(
     machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu, detail: int, how: str
 ) -> None:
     qemu.tell(FakeDomain(host.uuid), "SHUTDOWN", '{"reason": "guest-reset"}')
@@ -354,7 +354,7 @@ def test_error_for_a_machine_that_did_not_power_itself_off_says_how_it_ended(
         machine.wait_for_power_off(Deadline.after(LONG_S))
 
 
-def test_machine_that_powered_itself_off_has_ended(
+def test_wait_for_power_off_returns_after_a_guest_shutdown(
     machine: LibvirtMachine, host: HostWithStreams, qemu: FakeLibvirtQemu
 ) -> None:
     qemu.tell(FakeDomain(host.uuid), "SHUTDOWN", '{"reason": "guest-shutdown"}')

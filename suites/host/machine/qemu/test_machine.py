@@ -45,7 +45,7 @@ def _what_is_open() -> tuple[int, int]:
     return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_refused_start_leaves_neither_process_nor_thread_nor_descriptor(tmp_path: Path) -> None:
+def test_failed_start_leaves_neither_process_nor_thread_nor_descriptor(tmp_path: Path) -> None:
     def start() -> QemuMachine:
         machine = QemuMachine(a_machine_spec(qemu=_program(tmp_path, "exit 1")), tmp_path)
         with pytest.raises(HarnessError), machine:
@@ -114,7 +114,7 @@ def test_guest_that_powers_off_ends_its_machine(tmp_path: Path) -> None:
     "reason",
     ["guest-reset", "guest-panic", "host-qmp-quit", "host-signal", "host-qmp-system-reset"],
 )
-def test_machine_that_ends_for_another_reason_has_not_powered_off(
+def test_wait_for_power_off_fails_if_the_machine_ends_for_another_reason(
     tmp_path: Path, reason: str
 ) -> None:
     """A bake that rebooted is incomplete and must not be published."""

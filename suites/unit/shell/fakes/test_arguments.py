@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_argument_without_the_declared_type_is_refused() -> None:
+def test_argument_of_a_wrong_type_is_refused() -> None:
     refusals: list[tuple[Callable[[Callable[[Any], Any]], object], str]] = [
     (lambda a: fakes.Containerd(a("nginx:1")), r"fakes\.Containerd.*images.*'nginx:1'.*a list \(each item: a text\)"),
     (lambda a: fakes.Containerd(a([1])), "images.*list.*each item: a text"),

@@ -14,7 +14,7 @@ from suites.unit.shell.fakes.calls import a_call
 SYNTAX = Syntax(options=("-q,--quiet", "-n,--name=", "--flag"))
 
 
-def test_each_spelling_of_an_option_is_found_by_the_last_name_of_the_option() -> None:
+def test_option_value_is_found_for_each_spelling_of_the_option() -> None:
     for words in (
         ["-q", "-n", "a", "x"],
         ["-qn", "a", "x"],
@@ -46,7 +46,7 @@ def test_posix_options_end_at_the_first_operand() -> None:
     assert syntax.parse(a_call("tool", "-q", "sub", "-z")).operands == ("sub", "-z")
 
 
-def test_unknown_option_is_refused_and_so_is_a_missing_or_extra_value() -> None:
+def test_unknown_option_and_missing_or_extra_option_value_are_refused() -> None:
     refusals: list[tuple[list[str], str]] = [
         (["--loud"], "does not know the option '--loud' here; it knows: -q,--quiet"),
         (["-qz"], "does not know the option '-z'"),
@@ -58,7 +58,7 @@ def test_unknown_option_is_refused_and_so_is_a_missing_or_extra_value() -> None:
             SYNTAX.parse(a_call("tool", *words))
 
 
-def test_unknown_use_of_a_fake_is_named_in_the_error() -> None:
+def test_unsupported_invocation_of_a_fake_is_refused_with_the_reason() -> None:
     uses: list[tuple[fakes.Fake, list[str], str]] = [
         (fakes.Systemd(), ["systemctl", "kexec"], "does not know the subcommand 'kexec'"),
         (fakes.Systemd(), ["systemctl", "--user", "start", "x"], "the option '--user'"),
@@ -105,7 +105,7 @@ def test_fake_refuses_a_name_that_is_too_long_for_a_file(tmp_path: Path) -> None
         systemd.answer(a_call("systemctl", "start", "a" * 300))
 
 
-def test_fake_refuses_the_root_of_the_host() -> None:
+def test_fake_refuses_the_host_root_as_throwaway_root() -> None:
     systemd = fakes.Systemd().use_root(Path("/"))
 
     with pytest.raises(HarnessError, match="has no throw-away root"):

@@ -114,7 +114,7 @@ def test_active_and_failed_units_are_listed(tmp_path: Path) -> None:
         assert "idle" not in text
 
 
-def test_enable_now_starts_the_units_and_has_the_exit_code_of_a_failed_start(
+def test_systemctl_enable_now_returns_the_exit_code_of_a_failed_start(
     tmp_path: Path,
 ) -> None:
     units = {"failing": fakes.Unit(start_failures=1), "a": fakes.Unit()}
@@ -138,7 +138,7 @@ def test_starting_a_unit_calls_its_on_start_hook(tmp_path: Path) -> None:
     assert unit.starts == 1
 
 
-def test_oneshot_unit_stays_active_with_each_word_that_systemd_reads_as_true() -> None:
+def test_remain_after_exit_is_read_like_a_systemd_boolean() -> None:
     settings: list[tuple[str, bool]] = [
         ("Type=oneshot\nRemainAfterExit=on\n", True),
         ("Type = oneshot\nRemainAfterExit = True\n", True),
@@ -176,7 +176,9 @@ def test_settings_of_a_unit_file_are_read_as_systemd_reads_them(tmp_path: Path) 
     assert run(systemd, "systemctl start x.slice").exit_code == 0
 
 
-def test_running_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Path) -> None:
+def test_running_unit_uses_a_new_drop_in_only_after_daemon_reload_and_restart(
+    tmp_path: Path,
+) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(is_active=True)}).use_root(tmp_path)
     systemd.write_file("/etc/systemd/system/a.service.d/1.conf", "[Service]\nNice=5\n")
 
@@ -191,7 +193,7 @@ def test_running_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pa
     assert "systemctl daemon-reload" in run(systemd, "systemctl restart a").stderr
 
 
-def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Path) -> None:
+def test_failed_unit_uses_a_new_drop_in_only_after_daemon_reload(tmp_path: Path) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(start_failures=1)}).use_root(tmp_path)
     run(systemd, "systemctl start a")
     systemd.write_file("/etc/systemd/system/a.service.d/1.conf", "[Service]\nNice=5\n")
@@ -206,7 +208,9 @@ def test_failed_unit_starts_with_a_new_drop_in_only_after_a_reload(tmp_path: Pat
     assert "Nice=5" in systemd.unit("a").running_text
 
 
-def test_unit_keeps_its_state_until_a_command_changes_the_state(tmp_path: Path) -> None:
+def test_systemctl_commands_change_the_unit_state_and_return_the_expected_exit_codes(
+    tmp_path: Path,
+) -> None:
     dialogues: list[tuple[list[str], list[int]]] = [
         (["enable a a", "disable a missing", "is-enabled static a"], [0, 1, 0]),
         (["enable static", "is-enabled a static", "is-enabled a"], [0, 0, 1]),
@@ -234,7 +238,7 @@ def test_unit_keeps_its_state_until_a_command_changes_the_state(tmp_path: Path) 
         assert [run(systemd, f"systemctl {line}").exit_code for line in lines] == codes
 
 
-def test_drop_ins_apply_in_the_order_of_their_names_and_etc_hides_a_file_of_the_same_name_in_usr(
+def test_drop_ins_apply_in_name_order_and_etc_overrides_usr(
     tmp_path: Path,
 ) -> None:
     systemd = fakes.Systemd({"a": fakes.Unit(text="")}).use_root(tmp_path)
@@ -251,7 +255,7 @@ def test_drop_ins_apply_in_the_order_of_their_names_and_etc_hides_a_file_of_the_
     assert systemd.unit("a").running_text == "zeroth\nfirst\nsecond\n"
 
 
-def test_unit_whose_file_the_code_deleted_can_be_stopped_but_not_started(tmp_path: Path) -> None:
+def test_unit_with_a_deleted_file_can_be_stopped_but_not_started(tmp_path: Path) -> None:
     systemd = fakes.Systemd().use_root(tmp_path)
     systemd.write_file("/etc/systemd/system/a.service", "[Service]\n")
     run(systemd, "systemctl start a")
@@ -262,7 +266,7 @@ def test_unit_whose_file_the_code_deleted_can_be_stopped_but_not_started(tmp_pat
     assert run(systemd, "systemctl start a").exit_code == 5
 
 
-def test_failed_states_are_reset_although_the_code_deleted_a_unit_file(tmp_path: Path) -> None:
+def test_reset_failed_works_although_a_unit_file_was_deleted(tmp_path: Path) -> None:
     systemd = fakes.Systemd({"b": fakes.Unit(is_failed=True)}).use_root(tmp_path)
     systemd.write_file("/etc/systemd/system/a.service", "[Service]\n")
     run(systemd, "systemctl start a")
@@ -276,7 +280,7 @@ def test_failed_states_are_reset_although_the_code_deleted_a_unit_file(tmp_path:
 # Kernel modules
 
 
-def test_loading_a_module_that_does_not_exist_is_an_error_of_the_test() -> None:
+def test_loaded_module_that_is_not_declared_raises_a_key_error() -> None:
     with pytest.raises(KeyError, match="There is no module 'nvidia'"):
         fakes.KernelModules(loaded=["nvidia"])
 
@@ -392,7 +396,7 @@ def test_proc_modules_shows_the_loaded_modules_and_how_often_each_is_in_use(
 # DKMS
 
 
-def test_module_exists_as_long_as_its_file_exists(tmp_path: Path) -> None:
+def test_module_cannot_be_loaded_after_its_file_was_deleted(tmp_path: Path) -> None:
     modules = fakes.KernelModules(kernel=KERNEL).use_root(tmp_path)
     baked = fakes.Source(name="nvidia", version="580.1", installed_for=[KERNEL])
     dkms = fakes.Dkms([baked], kernels=[KERNEL], modules=modules).use_root(tmp_path)
@@ -404,7 +408,7 @@ def test_module_exists_as_long_as_its_file_exists(tmp_path: Path) -> None:
     assert run(modules, "modprobe nvidia").exit_code == 1
 
 
-def test_dkms_installs_a_source_that_the_code_wrote(tmp_path: Path) -> None:
+def test_dkms_installs_a_source_that_the_code_under_test_wrote(tmp_path: Path) -> None:
     dkms = fakes.Dkms(kernels=[KERNEL]).use_root(tmp_path)
     conf = 'BUILT_MODULE_NAME[0]="nvidia"\nBUILT_MODULE_NAME[1]="nvidia-uvm"\n'
     dkms.write_file("/usr/src/nvidia-580.1/dkms.conf", conf)
@@ -417,7 +421,7 @@ def test_dkms_installs_a_source_that_the_code_wrote(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_names_of_built_modules_are_read_as_bash_reads_them(tmp_path: Path) -> None:
+def test_built_module_names_in_dkms_conf_are_read_as_bash_reads_them(tmp_path: Path) -> None:
     dkms = fakes.Dkms().use_root(tmp_path)
     dkms.write_file(
         "/usr/src/a-1/dkms.conf",
@@ -606,7 +610,7 @@ def test_namespaces_of_containerd_have_separate_images_and_containers() -> None:
     assert containerd.containers() == containerd.containers("other") == ("one",)
 
 
-def test_ctr_lists_the_namespaces_in_which_something_was_stored() -> None:
+def test_ctr_namespaces_ls_shows_used_and_created_namespaces() -> None:
     containerd = fakes.Containerd(["r/a:1"], registry=["r/b:1"])
     run(containerd, "ctr -n empty images ls")
     run(containerd, "ctr images pull r/b:1")
@@ -651,7 +655,7 @@ def test_waiting_apt_gets_the_lock_when_it_is_released(tmp_path: Path) -> None:
     assert packages.is_installed("a")
 
 
-def test_packages_that_need_one_another_are_installed_and_removed_together(tmp_path: Path) -> None:
+def test_dependent_packages_are_installed_and_removed_together(tmp_path: Path) -> None:
     lib = Package(name="lib", version="1")
     tool = Package(name="tool", version="1", depends=["lib"])
     top = Package(name="top", version="1", depends=["tool"])
@@ -735,7 +739,7 @@ def test_apt_and_dpkg_exit_with_the_expected_codes_and_leave_the_expected_packag
         assert " ".join(found) == left, lines
 
 
-def test_apt_without_package_lists_finds_no_version_before_an_update(tmp_path: Path) -> None:
+def test_apt_install_fails_without_package_lists_until_apt_update(tmp_path: Path) -> None:
     package = Package(name="a", version="1")
     packages = fakes.Packages(repository=[package], has_lists=False).use_root(tmp_path)
 
@@ -744,7 +748,7 @@ def test_apt_without_package_lists_finds_no_version_before_an_update(tmp_path: P
     assert [run(packages, f"apt-get {line}").exit_code for line in lines] == [100, 100, 0, 0]
 
 
-def test_named_packages_are_held_and_held_packages_are_not_removed(tmp_path: Path) -> None:
+def test_held_package_is_not_removed_until_it_is_unheld(tmp_path: Path) -> None:
     lib, other = (Package(name=name, version="1") for name in ("lib", "other"))
     tool = Package(name="tool", version="1", depends=["lib"])
     packages = fakes.Packages(installed=[lib, other, tool]).use_root(tmp_path)
@@ -758,7 +762,7 @@ def test_named_packages_are_held_and_held_packages_are_not_removed(tmp_path: Pat
     assert run(packages, "apt-get remove -y lib").exit_code == 0
 
 
-def test_downgrade_is_refused_and_so_is_a_change_of_a_held_package(tmp_path: Path) -> None:
+def test_downgrade_and_change_of_a_held_package_are_refused(tmp_path: Path) -> None:
     old, new = (fakes.Package(name="a", version=version) for version in ("9", "10"))
     packages = fakes.Packages(installed=[new], repository=[old]).use_root(tmp_path)
     with pytest.raises(fakes.UnknownInvocationError, match="does not support downgrades"):
@@ -771,7 +775,7 @@ def test_downgrade_is_refused_and_so_is_a_change_of_a_held_package(tmp_path: Pat
         run(packages, "apt-get install -y a")
 
 
-def test_manually_installed_package_stays_manual_when_a_dependent_upgrades_it(
+def test_autoremove_keeps_a_manually_installed_package_that_a_dependent_upgraded(
     tmp_path: Path,
 ) -> None:
     """apt-get autoremove removes only unneeded packages that were installed automatically."""
@@ -878,7 +882,7 @@ def test_versions_are_compared_with_every_operator_of_dpkg() -> None:
         assert bool(answers[0].stderr) is (relation in {"<", ">"})
 
 
-def test_comparison_of_a_version_with_an_epoch_that_is_no_number_is_refused() -> None:
+def test_comparison_of_a_version_with_a_non_numeric_epoch_is_refused() -> None:
     with pytest.raises(UnknownInvocationError, match="'a:1' has an epoch that is not a number"):
         run(fakes.Packages(), "dpkg --compare-versions 1 lt a:1")
 
@@ -886,7 +890,7 @@ def test_comparison_of_a_version_with_an_epoch_that_is_no_number_is_refused() ->
 # The metadata service
 
 
-def test_metadata_list_has_only_items_with_a_valid_index() -> None:
+def test_metadata_service_returns_404_for_an_invalid_list_index() -> None:
     service = fakes.InstanceMetadata.with_tags(a="b")
     url = "http://169.254.169.254/metadata/instance/compute/tagsList"
 
@@ -935,7 +939,7 @@ def test_curl_retries_a_slow_service_and_then_fails() -> None:
     assert answer.stderr.count("after 500 milliseconds") == 3
 
 
-def test_refused_request_gets_a_status_and_a_head_request_gets_no_body() -> None:
+def test_metadata_request_without_header_gets_400_and_head_gets_no_body() -> None:
     document: dict[str, object] = {"compute": {}}
     metadata = fakes.InstanceMetadata(document)
     metadata.document["compute"] = {"tagsList": []}
@@ -989,7 +993,7 @@ _ANSWERS: list[tuple[fakes.Fake, str, int, str]] = [
 ]  # fmt: skip
 
 
-def test_command_prints_the_text_of_the_real_tool() -> None:
+def test_fake_prints_the_same_text_as_the_real_tool() -> None:
     for fake, line, exit_code, shown in _ANSWERS:
         answer = run(fake, line)
         assert (answer.exit_code, answer.stdout) == (exit_code, shown), line
@@ -1012,7 +1016,7 @@ def test_fake_of_ctr_shows_the_recorded_version() -> None:
     assert answer.stdout.count("Version:  2.0.1\n") == 2
 
 
-def test_architecture_of_a_dependency_is_not_part_of_its_name() -> None:
+def test_architecture_suffix_of_a_dependency_is_ignored() -> None:
     package = Package(name="python3", version="3.11.2-1")
     for dependency, is_met in (
         ("python3:any (>= 3.8)", True),

@@ -65,7 +65,7 @@ def test_answer_comes_from_the_first_matching_rule_or_else_from_the_default(
     assert registry.take_unused_rules() == []
 
 
-def test_each_answer_in_turn_is_given_once_and_a_rule_fails_the_given_number_of_times(
+def test_answers_in_turn_and_failures_are_used_the_given_number_of_times(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     curl.when("turn").answers_in_turn(Answer(stdout="1"), Answer(stdout="2"))
@@ -156,7 +156,7 @@ def test_impossible_exit_code_or_duration_of_an_answer_is_refused() -> None:
         assert Answer(exit_code=255).exit_code == 255
 
 
-def test_assertions_compare_whole_recorded_calls_and_count_calls_of_one_command(
+def test_call_assertions_compare_all_arguments_and_ignore_other_commands(
     registry: MockRegistry, curl: MockedCommand
 ) -> None:
     registry.add(url := MockedCommand("url", registry.calls, reads_stdin=False))

@@ -28,16 +28,16 @@ LOOKED_UP: dict[str, set[str]] = {
 }
 
 
-def test_only_names_whose_path_is_used_are_looked_up() -> None:
+def test_command_v_counts_as_a_lookup_only_if_its_output_is_used() -> None:
     assert {code: looked_up(code) for code in LOOKED_UP} == LOOKED_UP
 
 
-def test_computed_name_may_be_the_name_of_any_command() -> None:
+def test_lookup_of_a_computed_name_matches_any_command() -> None:
     assert is_looked_up("curl", looked_up('x=$(command -v "$name")'))
     assert not is_looked_up("curl", looked_up("x=$(command -v wget)"))
 
 
-def test_lookups_of_sourced_scripts_are_included_in_the_lookups_of_the_sourcing_script(
+def test_lookups_in_sourced_scripts_are_found(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "main.sh"
@@ -49,7 +49,7 @@ def test_lookups_of_sourced_scripts_are_included_in_the_lookups_of_the_sourcing_
     assert looked_up_in_file(script) == {"curl", "wget", "dkms"}
 
 
-def test_lookups_of_a_changed_script_are_found_again(tmp_path: Path) -> None:
+def test_changed_script_is_searched_for_lookups_again(tmp_path: Path) -> None:
     script = tmp_path / "main.sh"
     script.write_text("tool=$(command -v curl)\n")
     assert looked_up_in_file(script) == {"curl"}
@@ -58,12 +58,12 @@ def test_lookups_of_a_changed_script_are_found_again(tmp_path: Path) -> None:
     assert looked_up_in_file(script) == {"apt-get"}
 
 
-def test_missing_file_and_folder_look_up_no_names(tmp_path: Path) -> None:
+def test_missing_script_and_folder_have_no_lookups(tmp_path: Path) -> None:
     for path in (tmp_path, *(tmp_path / name for name in ("absent.sh", "a\0b", "a" * 300))):
         assert looked_up_in_file(path) == frozenset()
 
 
-def test_impossible_file_name_is_not_a_sourced_script(tmp_path: Path) -> None:
+def test_sourced_name_that_cannot_be_a_file_is_ignored(tmp_path: Path) -> None:
     lines: list[str] = [". .", "source ..", ". ./", f". {'a' * 300}", 'echo "done. ."']
     for number, words in enumerate(lines):
         script = tmp_path / f"{number}.sh"

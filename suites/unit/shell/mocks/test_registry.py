@@ -62,7 +62,7 @@ def test_unused_rules_of_replaced_mocks_are_reported_once() -> None:
         assert registry.take_unused_rules() == []
 
 
-def test_mock_of_a_path_takes_precedence_over_a_mock_of_the_last_part_of_the_path() -> None:
+def test_mock_of_a_path_takes_precedence_over_a_mock_of_the_command_name() -> None:
     registry = MockRegistry()
     for name in ("tool", "/opt/bin/tool"):
         mock = MockedCommand(name, registry.calls, reads_stdin=False)
@@ -85,7 +85,7 @@ def test_recorded_call_keeps_the_environment_that_the_call_had(registry: MockReg
     assert [call.env for call in registry.calls] == [{"A": "1"}, {"A": "2"}]
 
 
-def test_second_mock_replaces_the_first_mock_and_a_used_first_mock_is_not_reported() -> None:
+def test_second_mock_of_a_command_replaces_the_first_mock() -> None:
     registry = MockRegistry()
     first = MockedCommand("curl", registry.calls, reads_stdin=False)
     first.answers("first\n")

@@ -87,7 +87,7 @@ def test_every_command_after_a_refusal_is_refused() -> None:
         runner.run(("a",), timeout_s=1)
 
 
-def test_time_limit_and_environment_and_input_are_compared_if_the_script_gives_them() -> None:
+def test_scripted_time_limit_and_environment_and_input_are_compared() -> None:
     calls: list[tuple[float, dict[str, str] | None, str, str]] = [
         (2.0, {"A": "b c"}, "in", "+A='b c' x <<< in  # limit 2 s"),
         (1.0, {"A": "b"}, "in", "+A=b x <<< in  # limit 1 s"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_layer_has_the_unwritable_folders_that_contain_mocked_paths(
+def test_writable_layer_has_only_unwritable_folders_with_mocked_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: not path.name.startswith("closed"))

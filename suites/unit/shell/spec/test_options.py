@@ -41,7 +41,7 @@ WITH_VALUE = """
 """
 
 
-def test_options_about_reports_and_coverage_change_nothing(tmp_path: Path) -> None:
+def test_shellspec_options_about_reports_and_coverage_are_ignored(tmp_path: Path) -> None:
     text = "\n".join(
         [*WITHOUT_VALUE.split(), "-D tests --default-path=x"]
         + [f'{each} "$(nproc)"' for each in WITH_VALUE.split()]
@@ -158,7 +158,7 @@ def test_spec_runs_in_the_directory_of_its_project(tmp_path: Path) -> None:
             assert project.exec_dir(root / "spec/deep/a_spec.sh") == root / "spec/deep"
 
 
-def test_shell_of_a_spec_has_the_variables_and_the_path_of_its_project(tmp_path: Path) -> None:
+def test_spec_shell_has_the_environment_variables_of_its_project(tmp_path: Path) -> None:
     found = options(
         tmp_path, "-e A=1 -e A=2 --env SHELLSPEC_VERSION=9 -I lib\n--path /opt\n--helperdir help\n"
     )

@@ -45,7 +45,7 @@ PATTERNS: tuple[tuple[str, list[str], list[str]], ...] = (
 )
 
 
-def test_pattern_matches_the_same_as_in_the_shell() -> None:
+def test_pattern_matches_the_same_texts_as_in_the_shell() -> None:
     wrong = [
         (pattern, text)
         for pattern, matching, others in PATTERNS

@@ -124,7 +124,7 @@ def turned(sentence: str) -> str:
     return plain if plain != sentence else sentence.replace(" should ", " should not ")
 
 
-def test_sentence_is_satisfied_and_its_negation_is_not_satisfied() -> None:
+def test_satisfied_sentence_fails_when_it_is_negated() -> None:
     assert [each for each in HOLDING if not holds(each) or holds(turned(each))] == []
 
 

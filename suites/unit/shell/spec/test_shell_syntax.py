@@ -12,5 +12,5 @@ MAY_FAIL = {
 }  # fmt: skip
 
 
-def test_only_definitions_and_plain_assignments_cannot_fail() -> None:
+def test_code_may_fail_unless_it_has_only_definitions_and_plain_assignments() -> None:
     assert {code: may_fail(code) for code in MAY_FAIL} == MAY_FAIL

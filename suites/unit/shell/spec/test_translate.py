@@ -65,7 +65,7 @@ def test_case_has_the_lines_and_the_groups_and_the_tags_of_its_example() -> None
     assert case.all_tags == {"a:1", "b", "c"}
 
 
-def test_examples_have_the_rows_and_marks_of_all_groups_around_them() -> None:
+def test_example_has_rows_and_skip_marks_of_all_enclosing_groups() -> None:
     rows = "Parameters\na 1\nb 1\nEnd\n"
     text = (
         f"xDescribe 'o'\n{rows}fDescribe 'i'\nIt 'gets $1'\n:\nEnd\nIt 'is $2'\n:\nEnd\n"
@@ -121,7 +121,7 @@ NEEDS = {
 }  # fmt: skip
 
 
-def test_mock_runs_in_the_shell_only_if_its_body_behaves_the_same_there() -> None:
+def test_body_of_a_mock_decides_between_inline_and_fork_and_process() -> None:
     assert {body: mock_needs(body) for body in NEEDS} == NEEDS
 
 
@@ -179,7 +179,7 @@ def test_line_break_in_a_quote_is_a_part_of_the_value_in_each_kind_of_parameters
         assert spec.cases[0].begin == parameters.count("\n") + 1, parameters
 
 
-def test_example_runs_for_no_row_if_code_generates_no_rows() -> None:
+def test_example_without_generated_rows_does_not_run() -> None:
     text = "It 'a'\n:\nEnd\nParameters:dynamic\n:\nEnd\nIt 'b'\n:\nEnd\n"
 
     def generate_none(code: str, *, line: int) -> Sequence[tuple[str, ...]]:
@@ -198,7 +198,7 @@ def test_impossible_name_of_a_mock_block_is_refused_with_its_line() -> None:
             _translate(f"Describe 'x'\nIt 'y'\nMock {name}\n  echo x\nEnd\nEnd\nEnd\n")
 
 
-def test_only_blocks_with_mocked_paths_restore_paths_at_their_end() -> None:
+def test_block_restores_paths_at_its_end_only_if_it_mocks_paths() -> None:
     text = "It 'a'\nMock {}\n:\nEnd\nWhen call x\nEnd\n"
 
     assert "__hx_unmock_paths 1;" in _translate(text.format("/usr/bin/x")).script

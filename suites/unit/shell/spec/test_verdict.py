@@ -151,7 +151,7 @@ def test_long_text_is_shortened_in_the_middle() -> None:
     assert len(shown) < 4100
 
 
-def test_exit_code_is_taken_for_a_signal_only_if_the_shell_names_the_signal() -> None:
+def test_exit_code_is_reported_as_a_signal_only_if_the_shell_names_the_signal() -> None:
     endings: list[tuple[int, str, str]] = [
         (128 + signal.SIGKILL, "line 3: 77 Killed", "killed by signal 9"),
         (128 + signal.SIGKILL, "", "ended with exit code 137"),

@@ -100,7 +100,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def test_options_outside_of_functions_are_found_in_order() -> None:
+def test_shell_options_set_outside_of_functions_are_found_in_order() -> None:
     assert {text: options_of(text) for text in OPTIONS} == OPTIONS
 
 

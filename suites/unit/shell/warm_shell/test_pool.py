@@ -48,7 +48,7 @@ def denied(pool: WarmShellPool, commands: Path, *allowed: str) -> list[str]:
     return sorted(each.name for each in (start.layer / commands.relative_to("/")).iterdir())
 
 
-def test_command_that_one_test_allows_is_added_to_the_commands_of_all_tests(
+def test_command_allowed_by_a_test_is_not_denied_in_its_shell(
     pool: WarmShellPool, commands: Path
 ) -> None:
     assert denied(pool, commands) == ["curl", "wget"]
@@ -117,7 +117,7 @@ def give_back(pool: WarmShellPool, shell: IdleShell) -> IdleShell:
     return shell
 
 
-def test_shell_is_kept_for_the_next_test_that_sources_the_same_code_and_starts_the_same_way(
+def test_idle_shell_is_reused_only_for_the_same_code_and_start_options(
     pool: WarmShellPool,
 ) -> None:
     shell = give_back(pool, IdleShell(pool, "a"))
