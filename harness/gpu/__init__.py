@@ -80,7 +80,7 @@ Bars: TypeAlias = Mapping[int, Bar]
 
 @dataclass(frozen=True, kw_only=True)
 class TransportBars:
-    """For each transport, a model's BARs by index, since not every transport supports all BARs."""
+    """A model's BARs by index, for each transport, since not every transport supports all BARs."""
 
     mpqemu: Bars
     vfio_user: Bars
@@ -192,16 +192,16 @@ class GpuNode:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAttachment:
-    """Data that says how to plug one GPU into a QEMU machine; valid for one use.
+    """Data that says how to plug one GPU into a QEMU machine; the data is valid for one use.
 
     `fd` is a socket that QEMU inherits, or gets over QMP by `getfd`. `fd` is None if QEMU itself
     opens a socket in the machine's folder; the socket's path is then in the properties.
 
-    The root port must reserve two windows of addresses. Otherwise a guest has no space for the
-    BARs of a hot-plugged function. `root_port_window_mib` is the size of the window below 4 GiB
-    (`mem-reserve`), and `aperture_mib` is the size of the window above 4 GiB (`pref64-reserve`).
-    In a guest with 1.5 GiB of RAM, ten ports with windows of 64 MiB worked; with windows of 160
-    MiB the firmware hung.
+    The root port must reserve two windows of addresses. Otherwise a guest has no space for the BARs
+    of a hot-plugged function. `root_port_window_mib` is the size of the window below 4 GiB
+    (`mem-reserve`), and `aperture_mib` is the size of the window above 4 GiB (`pref64-reserve`). In
+    a guest with 1.5 GiB of RAM, ten ports with windows of 64 MiB worked. With windows of
+    160 MiB, ten ports made the firmware hang.
     """
 
     id: str
@@ -214,16 +214,17 @@ class GpuAttachment:
     def __post_init__(self) -> None:
         if not _DEVICE_ID.fullmatch(self.id):
             raise BadInputError(
-                f"'{self.id}' is not a device id of QEMU; start with a letter, followed by letters, "
+                f"'{self.id}' is not a device id of QEMU; an id is a letter, followed by letters, "
                 "digits, '-', '.' and '_'.",
                 source="GpuAttachment",
                 key="id",
             )
 
     def to_device_argv(self, bus: str) -> list[str]:
-        """Return the values of QEMU's `-device` that plug in the GPU at start; QEMU inherits `fd`.
+        """Return the values of QEMU's option `-device` that plug in the GPU when QEMU starts.
 
-        An attachment without `fd` is rendered as JSON, which QEMU accepts for `-device` since 6.2.
+        QEMU inherits `fd`. An attachment without `fd` is rendered as JSON, which `-device` accepts
+        since QEMU 6.2.
         """
         if self.fd is None:
             return [json.dumps(each) for each in self.to_device_add(bus, None)]
@@ -231,7 +232,10 @@ class GpuAttachment:
         return [",".join((self.driver, *(f"{key}={_escaped(pairs[key])}" for key in pairs)))]
 
     def to_device_add(self, bus: str, fdname: str | None) -> list[dict[str, object]]:
-        """Return the arguments of each QMP command `device_add`; `fdname` is from `getfd`."""
+        """Return the arguments of each QMP command `device_add`.
+
+        `fdname` is the name of `fd` in the QMP command `getfd`.
+        """
         handed = {} if fdname is None else {"fd": fdname}
         return [{"driver": self.driver, "id": self.id, **handed, "bus": bus, **self.properties}]
 
@@ -242,7 +246,8 @@ class HostGpuAttachment:
 
     `addresses` lists the functions in the GPU's IOMMU group, such as `0000:65:00.0`, the GPU's own
     function first. All functions must be bound to `vfio-pci`. In the guest, the functions are in
-    one slot and have the same function numbers. The windows mean the same as in `GpuAttachment`.
+    one slot and have the same function numbers. `root_port_window_mib` and `aperture_mib` mean the
+    same as in `GpuAttachment`.
     """
 
     id: str
@@ -253,7 +258,7 @@ class HostGpuAttachment:
     fd: ClassVar[None] = None
 
     def to_device_argv(self, bus: str) -> list[str]:
-        """Return the values of QEMU's option `-device` that plug in all functions at the start."""
+        """Return the values of QEMU's option `-device` that plug in all functions when QEMU starts."""
         return [json.dumps(each) for each in self.to_device_add(bus, None)]
 
     def to_device_add(self, bus: str, _fdname: str | None) -> list[dict[str, object]]:
@@ -278,7 +283,7 @@ class HostGpuAttachment:
         return devices
 
     def id_of(self, address: str) -> str:
-        """Return a function's id in QEMU: the device id, plus a suffix except for the GPU."""
+        """Return a function's id in QEMU: `id` for the GPU, `id` and a suffix for other functions."""
         if address == self.addresses[0]:
             return self.id
         return f"{self.id}-{_function_number(address):x}"
@@ -307,7 +312,7 @@ def aperture_mib(bars: Bars) -> int:
 
 
 def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
-    """Return the BARs; halve the largest 32-bit BARs until they fit into a window at any address.
+    """Halve the largest 32-bit BARs until all fit into a window at any address; return all BARs.
 
     Firmware aligns the window of an empty slot only to 1 MiB, and Linux does not move the window. A
     BAR larger than half of the window may not fit, since the BAR must be aligned to its own size.
@@ -329,9 +334,9 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
 
 
 def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
-    """Return the BARs; halve the largest 64-bit BARs until they fit into a window.
+    """Halve the largest 64-bit BARs until all fit into a window; return all BARs.
 
-    The BARs of a real GPU may have hundreds of GiB, and an emulated processor can't address the
+    The BARs of a real GPU may have hundreds of GiB, and a CPU that QEMU emulates can't address the
     BARs of eight such GPUs.
     """
     fitting = dict(bars)

@@ -39,7 +39,9 @@ _SHIPPED = Path(__file__).parent / "models"
 
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
-        raise ValueError("A BAR's size is a power of two, since its address bits are hard-wired")
+        raise ValueError(
+            "A BAR's size is a power of two, since the BAR's low address bits are hard-wired"
+        )
     return value
 
 
@@ -71,7 +73,7 @@ class PciKeys:
     subsystem_vendor: Uint16
     """Subsystem vendor id."""
     subsystem: Uint16
-    """Subsystem id, on which the driver's name for the model also depends."""
+    """Subsystem id; NVIDIA's driver also uses this id to find the model's name."""
     class_code: Uint24
     """Class code of three bytes; 0x030200 is a 3D controller."""
     revision: Uint8
@@ -87,9 +89,9 @@ class BarKeys:
     mpqemu: Annotated[Mapping[BarIndex, NarrowMib], Field(min_length=1)]
     """Sizes of memory BARs in MiB by index: powers of two up to 256; BAR 0 is required."""
     vfio_user: Mapping[BarIndex, NarrowMib] = field(default_factory=dict)
-    """Sizes of 32-bit BARs behind vfio-user; without both vfio-user keys, `mpqemu` is used."""
+    """Sizes of 32-bit BARs over vfio-user; if no vfio-user key is set, the sizes in `mpqemu` apply."""
     vfio_user_64bit: Mapping[WideBarIndex, WideMib] = field(default_factory=dict)
-    """Sizes of 64-bit BARs behind vfio-user; each BAR also occupies the next index."""
+    """Sizes of 64-bit BARs over vfio-user; each BAR also occupies the next index."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +137,7 @@ class GspKeys:
     slowdown_c: Annotated[int, Field(ge=0, le=200)] | None = None
     """The temperature in degrees Celsius at which the GPU slows down."""
     operating_c: Annotated[int, Field(ge=0, le=200)] | None = None
-    """The highest operating temperature in degrees Celsius; Ada and Hopper show a margin to it."""
+    """The highest operating temperature in degrees Celsius; Ada and Hopper report the margin to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,7 @@ class ModelFile:
     """NVIDIA's number of the chip, which determines the boot registers."""
     bars_mib: BarKeys
     driver_kinds: Annotated[tuple[DriverKind, ...], Field(min_length=1)]
-    """The kinds of NVIDIA driver for the model: `cuda`, `grid` or both; a node gets the first."""
+    """The kinds of NVIDIA driver for the model: `cuda`, `grid` or both; a node gets the first kind."""
     mig: bool
     """Whether the GPU supports MIG."""
     registers: Mapping[RegisterOffset, Uint32] = field(default_factory=dict)
@@ -181,7 +183,7 @@ class NodeFile:
     schema: Literal[1] = 1
     """The version of this file's format."""
     title: Text
-    """The name that people read."""
+    """A descriptive name, such as `8 x NVIDIA H100 80GB HBM3`."""
     model: Text
     """The name of the node's GPU model."""
     count: Annotated[int, Field(ge=1, le=16)]
@@ -242,10 +244,10 @@ class Catalogue:
 
 
 def load_catalogue(*folders: Path) -> Catalogue:
-    """Read the harness's own catalogue, and `*.yaml` and `nodes/*.yaml` of each folder.
+    """Read the harness's own catalogue, and `*.yaml` and `nodes/*.yaml` in each of `folders`.
 
     The folders of installed packages (`Group.GPU_MODELS`) are read too. If a package can't be used,
-    `errors` of the catalogue lists why. Raises BadInputError if a file in `folders` is invalid, or
+    `errors` of the catalogue says why. Raises BadInputError if a file in `folders` is invalid, or
     if two files have the same name.
     """
     catalogue = _shipped()

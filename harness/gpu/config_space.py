@@ -87,7 +87,7 @@ class ConfigSpace:
             indices = {index} if bar.bits == 32 else {index, index + 1}
             if not indices <= set(range(BAR_COUNT)) - used:
                 raise ValueError(
-                    f"BAR {index} does not fit; a function has BARs 0 to 5, and a 64-bit BAR takes "
+                    f"BAR {index} does not fit; a function has BARs 0 to 5, and a 64-bit BAR has "
                     "two of these numbers."
                 )
             used |= indices
@@ -226,7 +226,7 @@ class ConfigSpace:
         return bool(self.read(offset, length) & ~0xF) and self._sized.isdisjoint(halves)
 
     def find_bar(self, address: int, size: int) -> tuple[int, int] | None:
-        """Return the BAR that contains the whole access, and the offset in that BAR; else None."""
+        """Return the BAR that contains the whole access, and the offset in that BAR, or None."""
         for index, bar in self._bars.items():
             start = self.bar_address(index)
             if start is not None and start <= address and address + size <= start + bar.size:

@@ -63,7 +63,7 @@ class Engine(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Whether work was posted."""
+        """Whether posted work waits for `work`."""
         ...
 
     def work(self, guest: GuestMemory) -> None:

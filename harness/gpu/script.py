@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuScript:
-    """The faults that one GPU has; by default it has none.
+    """The faults of one GPU; by default, the GPU has no faults.
 
     If `is_dead`, the GPU is on the bus, but its BARs read as all ones. `answers` maps offsets in
     BAR 0 to the values of 32-bit registers. `xids` are the Xids that the stand-in driver logs, the

@@ -202,7 +202,7 @@ class DeviceServer(abc.ABC, Generic[R]):
 
     @abc.abstractmethod
     def _take_descriptors(self, request: R, descriptors: list[int]) -> None:
-        """Store the needed descriptors among those that came with a request; close all others."""
+        """Store the descriptors that the device needs, and close the request's other descriptors."""
 
     @abc.abstractmethod
     def _forget_descriptors(self) -> None:

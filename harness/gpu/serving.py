@@ -31,10 +31,10 @@ def serve_gpu(
     number: int = 1,
     model_folders: tuple[Path, ...] = (),
 ) -> DeviceServer[Any]:
-    """Return a server, not started yet, for a new GPU of this model.
+    """Return a server for a new GPU of this model; the caller starts the server.
 
     `folder` is the working folder of QEMU. For vfio-user, the root port reserves `window_mib` for
-    32-bit BARs and `aperture_mib` for 64-bit BARs; larger BARs are made to fit. With
+    32-bit BARs and `aperture_mib` for 64-bit BARs; larger BARs are halved until they fit. With
     `GpuEmulation.GSP` NVIDIA's own driver can open the GPU; `number` is part of the GPU's invented
     UUID. `model_folders` are the user's folders of GPU models, which may have data of further
     driver releases. Raises RequirementError if the harness can't do this emulation for the model.

@@ -97,8 +97,9 @@ class AccessTrace:
     """A snapshot of the recorded entries, oldest first.
 
     The recorder keeps the oldest and the newest entries separately for configuration space and for
-    each BAR. So the first and the last access are exact, and an empty list means that there were no
-    accesses. `dropped` counts the entries that were not kept, including `dropped_incidents`.
+    each BAR. So the first and the last access are never dropped, and an empty list means that there
+    were no accesses. `dropped` counts the entries that were not kept, including
+    `dropped_incidents`.
     """
 
     accesses: tuple[Access, ...]

@@ -198,11 +198,11 @@ class _RefusedError(Exception):
 
 
 class VfioUserServer(DeviceServer[Message]):
-    """Serves one GPU over a socket in `folder`, to which QEMU connects when the GPU is plugged.
+    """Serves one GPU over a socket in `folder`, to which QEMU connects when the GPU is plugged in.
 
     QEMU gets a relative path, since the path of a socket has at most 107 bytes; so QEMU's working
-    folder has to be `folder`. Folder and socket are accessible to their owner only.
-    The socket is removed as soon as QEMU has connected.
+    folder has to be `folder`. Folder and socket are accessible to their owner only. The socket is
+    removed as soon as QEMU has connected.
     """
 
     transport = "vfio-user"
@@ -472,12 +472,12 @@ def _version(payload: bytes) -> bytes:
 
 
 class _MemoryByMessages:
-    """The guest's memory, accessed by messages to QEMU; the memory need not be shared."""
+    """The guest's memory, accessed by messages to QEMU; the memory need not be shared between processes."""
 
     def __init__(
         self, ask: Callable[[int, bytes], Message], post: Callable[[bytes], None]
     ) -> None:
-        """`ask` sends a request with a number and returns the answer; `post` sends without an answer."""
+        """`ask` sends a request with a number and returns the answer; `post` only sends a request."""
         self._send = ask
         self._post = post
         self._number = 0

@@ -172,7 +172,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     Forgery(
         name="a record's driver_override is another driver",
         script='record({gpu: {"driver": driver, "override": "pcieport"}})',
-        says="its driver_override is 'pcieport'",
+        says="it states driver_override 'pcieport' for",
     ),
     Forgery(
         name="a record's values have other types",

@@ -1,9 +1,9 @@
-"""Answers the driver's control calls: commands in a table by a handler, other commands by a policy.
+"""Answers the driver's control calls by handlers; a policy answers calls without a handler.
 
-The resource manager (RM) of the driver passes parameters on its stack, some of them uninitialised,
-and trusts the answer. So the answer to a command that reads data has zeros instead of the
-command's parameters. The answer to a command that sets data repeats the parameters. A command that
-the release's headers do not name is recorded, and gets the status "not supported".
+The driver's resource manager (RM) passes partly uninitialised parameters on its stack, and trusts
+the answer. So the answer to a command that reads data has zeros instead of the command's
+parameters. The answer to a command that sets data repeats the parameters. A command that the
+release's headers do not name is recorded, and gets the status "not supported".
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _sm_order(call: Call) -> int:
 
 
 def _words(value: int) -> Answer:
-    """Return an answer with the same number for each of eight graphics engines."""
+    """Return a handler that answers with the same number for each of eight graphics engines."""
 
     def put(call: Call) -> int:
         call.put(0, struct.pack("<I", value) * 8)
@@ -269,7 +269,7 @@ def _properties(call: Call) -> int:
 
 
 def _fields(**values: int) -> Answer:
-    """Return an answer that sets these fields, and sets all other bytes to zero."""
+    """Return a handler that sets these fields, and sets all other bytes to zero."""
 
     def put(call: Call) -> int:
         call.fill(values)
@@ -296,7 +296,7 @@ def _short_name(call: Call) -> int:
 
 
 def _gid(call: Call) -> int:
-    """Answer with the UUID, as binary if the flags request that, else as text."""
+    """Answer with the UUID, in binary if the flags request binary, else as text."""
     is_binary = call.word(4) & 2
     data = call.state.uuid.bytes if is_binary else f"GPU-{call.state.uuid}\0".encode()
     call.put(8, struct.pack("<I", len(data)) + data)
@@ -463,7 +463,7 @@ def _bus_info(call: Call) -> int:
 
 
 def _video_sample(call: Call) -> int:
-    """Answer that a video engine was idle for 1/6 s; the first number selects the engine."""
+    """Answer that a video engine was idle for 1/6 s; the call's first number selects the engine."""
     call.put(4, struct.pack("<II", 0, 166_667))
     return OK
 

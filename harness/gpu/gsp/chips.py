@@ -54,7 +54,7 @@ _COMMON: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip. `window` and `window_mask` are for the register that moves the PRAMIN window."""
+    """One chip. The register `window`, masked by `window_mask`, moves the PRAMIN window."""
 
     name: str
     boot: Boot
@@ -80,7 +80,7 @@ class Chip:
     registers: Mapping[int, int] = field(default_factory=dict)
 
     def initial_registers(self, memory_mib: int) -> dict[int, int]:
-        """Return the registers after power-on of a GPU with this memory size."""
+        """Return the registers that a GPU with this memory size has after power-on."""
         memory = {0x1183A4: memory_mib} if self.has_memory_in_mib else _scaled(memory_mib)
         loading = _LOADING if self.loads_by_dma else {}
         return {**_COMMON, **memory, **loading, **self.registers}

@@ -95,8 +95,8 @@ _BAR_2: Final = 2
 class GspDevice:
     """Handles accesses to the BARs of one GPU; only `post` is thread-safe.
 
-    `read_config` reads configuration space. The device calls `signal`, in whichever thread accesses
-    the device, to raise an interrupt.
+    `read_config` reads configuration space. The device calls `signal` to raise an interrupt, in the
+    thread that called the device.
     """
 
     def __init__(self, state: GpuState, *, read_config: Callable[[int, int], int]) -> None:
@@ -142,7 +142,7 @@ class GspDevice:
         self._bar1 = AddressSpace(self._local, state.chip.page_tables, root, has_tlb=True)
 
     def read(self, bar: int, offset: int, size: int) -> int:
-        """Read up to 8 bytes of a BAR; unused bytes read as all ones.
+        """Read up to 8 bytes of a BAR; unmapped memory reads as all ones.
 
         After the GPU has failed, every byte reads as all ones.
         """
@@ -188,7 +188,7 @@ class GspDevice:
             mask >>= 32
 
     def _window(self, offset: int) -> int:
-        """Return the frame buffer's address that the PRAMIN window shows at `offset`."""
+        """Return the address in the frame buffer that the PRAMIN window shows at `offset`."""
         chip = self.state.chip
         start = self._registers.get(chip.window, 0) & chip.window_mask
         return (start << 16) + offset - _PRAMIN.start

@@ -155,7 +155,7 @@ def interrupt_table(layouts: Layouts, found: list[Engine]) -> Iterator[tuple[int
 
 
 def pack_subtrees() -> bytes:
-    """Return the subtree ranges for the driver."""
+    """Return the ranges of subtrees in the driver's format."""
     return b"".join(struct.pack("<BB", *each) for each in _SUBTREES)
 
 

@@ -67,7 +67,7 @@ class FspQueue:
             self._control = self._control & ~0xFFFF | self._control + 4 & 0xFFFF
 
     def take(self) -> int | None:
-        """Answer the message; return the address of the boot arguments, or None if the message has none."""
+        """Answer the message; return the address of its boot arguments, or None if there are none."""
         self.has_message = False
         size = min(self._pointers[_QUEUE_TAIL] + 4, len(self._memory))
         message = bytes(self._memory[:size])

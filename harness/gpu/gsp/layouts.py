@@ -190,7 +190,7 @@ def read_release_file(file: Path) -> Layouts:
     for number, (_, parameters) in content.commands.items():
         if parameters is not None and parameters not in content.structs:
             raise BadInputError(
-                f"The file has no structures for the parameters {parameters!r}.",
+                f"The file has no structure {parameters!r} for the command's parameters.",
                 source=str(file),
                 key=f"commands.{number}",
             )

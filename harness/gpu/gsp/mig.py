@@ -257,7 +257,7 @@ def _free_starts(state: GpuState, profile: Profile) -> list[int]:
 
 
 def _capacity(call: Call) -> int:
-    """Answer with the slices that an instance can have: now, and on an empty GPU."""
+    """Answer with the slices that an instance can occupy now, and can occupy on an empty GPU."""
     flag = call.word(0)
     profile = _find(call.state, flag)
     if profile is None:
@@ -353,7 +353,7 @@ def _subscribed(call: Call) -> tuple[int, GpuInstance, Profile] | None:
 
 
 def _by_compute_size(state: GpuState) -> Mapping[int, Profile]:
-    """Return one profile for each size of compute instances."""
+    """Return profiles by the size of compute instances, one profile for each size."""
     return {each.compute: each for each in profiles_of(state)}
 
 
@@ -404,7 +404,7 @@ def _make_compute_instances(call: Call) -> int:
 
 
 def _compute_kind(state: GpuState, sms: int, gpcs: int) -> Profile | None:
-    """Return the kind of compute instance that has this many SMs, or else this many GPCs."""
+    """Return the kind of compute instance with `sms` SMs, else the kind with `gpcs` GPCs."""
     kinds = _by_compute_size(state).values()
     by_sms = next((each for each in kinds if sms and each.sms == sms), None)
     return by_sms or next((each for each in kinds if each.gpcs == gpcs), None)

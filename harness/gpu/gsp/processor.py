@@ -69,8 +69,8 @@ _MOST_UNKNOWN: Final = 1024
 class Processor:
     """The GSP from its boot until the driver is unloaded; `notify` interrupts the driver.
 
-    Methods raise QueueError, RpcError or GuestMemoryError if the guest violates the protocol;
-    after that, no more messages are possible.
+    Methods raise QueueError, RpcError or GuestMemoryError if the guest violates the protocol. After
+    such an error, no more messages are possible.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Processor:
         self._send(Rpc(function=Function.GSP_INIT_DONE, body=bytes(4)))
 
     def take_calls(self) -> None:
-        """Answer all calls that are now in the queue; the driver announces later calls."""
+        """Answer all calls that are now in the queue; the driver rings the doorbell for later calls."""
         self._queues.flush()
         for units in self._queues.take() if not self.is_hung else ():
             rpc = self._assembler.feed(units)

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def _words(
     size: int, values_of: Callable[[GpuState], Mapping[int, int] | None], *others: int
 ) -> Answer:
-    """Return an answer of 32-bit numbers by offset, for parameters of `size` or one of `others`.
+    """Return a handler for parameters of `size` bytes, or of another size in `others`.
 
-    All other bytes are zero. `values_of` returns None for a GPU whose values are not known.
+    `values_of` returns 32-bit numbers by offset, or None for a GPU whose numbers are not known. All
+    other bytes of the answer are zero.
     """
 
     def put(call: Call) -> int:

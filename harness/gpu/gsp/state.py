@@ -136,14 +136,14 @@ class GpuState:
         return self.memory_bytes + 0x20000
 
     def add_root(self, client: int, handle: int, root: Directory) -> None:
-        """Store the root directory of an address space; beyond the limit, drop the oldest one."""
+        """Store the root directory of an address space; at the limit, drop the oldest root directory."""
         self.roots.pop((client, handle), None)
         if len(self.roots) >= MOST_ROOTS:
             del self.roots[next(iter(self.roots))]
         self.roots[client, handle] = root
 
     def subscribe(self, client: int, handle: int, number: int) -> None:
-        """Store which GPU instance an object represents; beyond the limit, drop the oldest."""
+        """Store which GPU instance an object represents; at the limit, drop the oldest entry."""
         self.subscriptions.pop((client, handle), None)
         if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
             del self.subscriptions[next(iter(self.subscriptions))]
@@ -155,7 +155,11 @@ class GpuState:
         return own[-1] if own else None
 
     def find_root(self, client: int, handle: int) -> Directory | None:
-        """Return an address space's root, or the client's last root, or any client's last root."""
+        """Return the root directory of an address space.
+
+        If it is unknown, return the client's last root directory, else the last root directory of
+        any client.
+        """
         found = self.roots.get((client, handle))
         if found is not None:
             return found

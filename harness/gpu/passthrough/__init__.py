@@ -52,7 +52,7 @@ def is_address(text: str) -> bool:
 
 
 def is_driver_name(text: str) -> bool:
-    """Return whether `text` is a valid name of a kernel driver for the pool."""
+    """Return whether the pool accepts `text` as the name of a kernel driver."""
     return _DRIVER.fullmatch(text) is not None
 
 
@@ -207,7 +207,10 @@ class HostGpu:
         return (self.function, *(each for each in others if each.address != self.address))
 
     def is_model(self, model: GpuModel) -> bool:
-        """Return whether the GPU's model is `model`, by the inventory, else by the PCI ids."""
+        """Return whether the GPU's model is `model`.
+
+        The PCI ids decide, unless the inventory states the GPU's model.
+        """
         if self.model is not None:
             return self.model == model.name
         pci = model.pci

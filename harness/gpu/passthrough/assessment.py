@@ -61,8 +61,8 @@ class Assessor:
         if quarantine is None:
             return []
         reason = (
-            f"It has been quarantined since {quarantine.since} by user {quarantine.user}: {quarantine.reason} "
-            f"When it is repaired, run `harness gpu host release {address}`."
+            f"The GPU has been quarantined since {quarantine.since} by user {quarantine.user}: "
+            f"{quarantine.reason} When the GPU is repaired, run `harness gpu host release {address}`."
         )
         return [(VerdictKind.REFUSED, reason)]
 

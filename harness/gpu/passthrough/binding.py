@@ -69,7 +69,8 @@ class Binder:
 
         If another user made the record, this method writes only to files to which that user may
         write, and lets the kernel choose the driver. If the kernel chooses another driver than the
-        recorded one, this method restores the present drivers and raises RecordError.
+        recorded driver, this method restores the drivers from before the call and raises
+        RecordError.
         """
         if recorded.writer.is_trusted:
             self._bind(recorded.functions)
@@ -192,7 +193,9 @@ class Binder:
 
     def _folder(self, address: str) -> Path:
         if not is_address(address):
-            raise HarnessError(f"'{address}' is not a PCI address, so nothing is written for it.")
+            raise HarnessError(
+                f"'{address}' is not a PCI address, so nothing is written for this function."
+            )
         return self._root / f"{PCI}/devices/{address}"
 
     def _write(self, path: Path, text: str) -> None:
@@ -201,13 +204,16 @@ class Binder:
             raise DeviceError(f"'{text.strip()}' can't be written into '{path}': {failure}")
 
     def _try_write(self, path: Path, text: str) -> str | None:
-        """Write; return the kernel's error or None. Raises RequirementError if not permitted."""
+        """Write a file of sysfs; return the kernel's error, or None.
+
+        Raises RequirementError if this user may not write the file.
+        """
         expected = _WRITTEN.get(path.name)
         is_of_sysfs = path.resolve().is_relative_to(self._sysfs)
         if expected is None or not expected.fullmatch(text) or not is_of_sysfs:
             raise HarnessError(
                 f"'{text}' is not written into '{path}': the path must be in '{self._sysfs}', and "
-                f"the text must have the form of the values of '{path.name}'."
+                f"the text must be a valid value for '{path.name}'."
             )
         if path.exists() and not os.access(path, os.W_OK):
             raise RequirementError(

@@ -123,7 +123,10 @@ def _processes(root: Path) -> list[Path]:
 
 
 def _open_files(root: Path, process: Path) -> Iterator[str]:
-    """Yield the GPU device files that a process has open; raises PermissionError if forbidden."""
+    """Yield the GPU device files that a process has open.
+
+    Raises PermissionError if this user may not list the open files of the process.
+    """
     try:
         descriptors = list((process / "fd").iterdir())
     except (FileNotFoundError, ProcessLookupError):
@@ -137,7 +140,7 @@ def _open_files(root: Path, process: Path) -> Iterator[str]:
 
 
 def _may_be_same(descriptor: Path, device: Path) -> bool:
-    """Return whether an open file may be the device; compare numbers, since paths may differ."""
+    """Return whether an open file may be the device, by device numbers, since paths may differ."""
     opened, own = _device_number(descriptor), _device_number(device)
     return opened is None or own is None or opened == own
 

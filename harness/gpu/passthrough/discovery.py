@@ -78,7 +78,7 @@ def read_function(root: Path, address: str) -> HostFunction | None:
 def read_driver(root: Path, address: str) -> BoundDriver | None:
     """Return the driver of a PCI function, or None if there is no function at this address.
 
-    Unlike `read_function`, this does not wake a sleeping function.
+    Unlike `read_function`, this call does not wake a sleeping PCI function.
     """
     return _read_attributes(root, address, _read_driver)
 

@@ -231,11 +231,11 @@ class Handover:
             quarantine = Quarantine(reason=reason, since=now_text(), user=user_name(os.geteuid()))
             self._records.save_quarantine(address, quarantine)
         return DeviceError(
-            f"GPU {address} is quarantined: {reason} When it is repaired, run `harness gpu host "
+            f"GPU {address} is quarantined: {reason} When the GPU is repaired, run `harness gpu host "
             f"release {address}`."
         )
 
 
 def now_text() -> str:
-    """Return the time as ISO 8601."""
+    """Return the present time in ISO 8601."""
     return SYSTEM_CLOCK.now().isoformat(timespec="seconds")

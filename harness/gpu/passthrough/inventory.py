@@ -67,12 +67,12 @@ class Inventory:
         if address not in self.gpus:
             if self.takes_others:
                 return []
-            reason = f"It is not listed in '{self.file}', which excludes all unlisted GPUs."
+            reason = f"The GPU is not listed in '{self.file}', which excludes all unlisted GPUs."
             return [(VerdictKind.REFUSED, reason)]
         why = self.gpus[address].exclude
         if why is None:
             return []
-        return [(VerdictKind.REFUSED, f"'{self.file}' excludes it: {why.rstrip('.')}.")]
+        return [(VerdictKind.REFUSED, f"'{self.file}' excludes the GPU: {why.rstrip('.')}.")]
 
     def require_gpus(self, host: HostDevices) -> None:
         """Raise BadInputError if a listed address is a function of this host, but not a GPU.

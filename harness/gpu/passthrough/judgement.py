@@ -37,9 +37,9 @@ def judge(
 ) -> Verdict:
     """Return the verdict on taking the GPU `function`, with all reasons against taking it.
 
-    For a GPU on vfio-pci, this function ignores that the open files of a process can't be listed:
-    the holder of the lease later opens the group's file, and that fails if another process has the
-    file open.
+    If a GPU is on vfio-pci, its verdict does not depend on whether the open files of all processes
+    are known: the holder of the lease later opens the group's file, and can't open the file while
+    another process has it open.
     """
     functions = (function,) if group is None else group.endpoints
     findings = [
@@ -55,7 +55,7 @@ def judge(
     usable = (
         f"All {count} functions{number} can be taken."
         if count > 1
-        else (f"The one function{number} can be taken.")
+        else (f"The only function{number} can be taken.")
     )
     return Verdict.of(findings, usable)
 
@@ -75,7 +75,9 @@ def _host_needs(functions: tuple[HostFunction, ...], host_use: HostUse) -> list[
         for reason in host_use.reasons.get(each.address, ())
     ]
     findings += [
-        _refused(f"{each.address}: The firmware chose it for the console (boot_vga is 1).")
+        _refused(
+            f"{each.address}: The firmware chose this function for the console (boot_vga is 1)."
+        )
         for each in functions
         if each.is_boot_vga
     ]
@@ -97,7 +99,9 @@ def _grouping(
         if "iommu_group" in function.unreadable:
             return []
         if has_iommu:
-            return [_refused("It is in no IOMMU group, although other functions are.")]
+            return [
+                _refused("The GPU is in no IOMMU group, although other functions are in groups.")
+            ]
         return [
             _refused(
                 "The host has no IOMMU groups: its IOMMU is off; `harness doctor` says how to "
@@ -114,7 +118,7 @@ def _grouping(
         return []
     return [
         _refused(
-            f"It shares IOMMU group {group.number} with {', '.join(map(str, others))}; put the card "
+            f"The GPU shares IOMMU group {group.number} with {', '.join(map(str, others))}; put the card "
             "into another slot, or enable ACS in the firmware."
         )
     ]
@@ -125,20 +129,22 @@ def _sharing(function: HostFunction) -> list[Finding]:
     if function.physical_function is not None:
         findings.append(
             _refused(
-                f"It is an SR-IOV virtual function of {function.physical_function}; only whole "
+                f"The GPU is an SR-IOV virtual function of {function.physical_function}; only whole "
                 "GPUs are taken."
             )
         )
     if function.virtual_functions:
         findings.append(
             _refused(
-                f"It has {len(function.virtual_functions)} SR-IOV virtual functions; disable them "
+                f"The GPU has {len(function.virtual_functions)} SR-IOV virtual functions; disable them "
                 f"by `echo 0 > /sys/bus/pci/devices/{function.address}/sriov_numvfs`."
             )
         )
     if function.mdevs:
         mdevs = ", ".join(function.mdevs)
-        findings.append(_refused(f"It has mediated devices (vGPUs): {mdevs}; remove them first."))
+        findings.append(
+            _refused(f"The GPU has mediated devices (vGPUs): {mdevs}; remove them first.")
+        )
     return findings
 
 
@@ -147,14 +153,14 @@ def _state(function: HostFunction) -> list[Finding]:
     if not function.is_answering:
         findings.append(
             _refused(
-                "It does not answer: its configuration space shows no ids, or it stays in "
+                "The GPU does not answer: its configuration space shows no ids, or the GPU stays in "
                 f"D3cold (power state {function.power_state or 'unknown'})."
             )
         )
     if not function.reset_methods and "reset_method" not in function.unreadable:
         findings.append(
             _refused(
-                "The kernel has no method to reset it ('reset_method' is empty or absent), so one "
+                "The kernel has no method to reset the GPU ('reset_method' is empty or absent), so one "
                 "test would find the state that another test left."
             )
         )
@@ -185,8 +191,9 @@ def _open_files(
     if not users.is_complete and gpu.driver not in {None, VFIO_DRIVER}:
         findings.append(
             _unknown(
-                f"It is unknown whether another user's process has it open, and driver '{gpu.driver}' "
-                "can't be taken off a GPU in use; run as root, or bind the GPU to vfio-pci at boot."
+                "It is unknown whether a process of another user has the GPU open, and driver "
+                f"'{gpu.driver}' can't be unbound from a GPU in use; run as root, or bind the GPU to "
+                "vfio-pci at boot."
             )
         )
     if gpu.driver == "nvidia" and not users.has_nvidia_file(gpu.address):

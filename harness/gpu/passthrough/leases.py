@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLease:
-    """A lease of the GPUs in `taken`; if `taken` is empty, a process that waits for a lease.
+    """A lease of the GPUs in `taken`; if `taken` is empty, the process still waits for GPUs.
 
     `wanted` lists, for each wanted GPU, the addresses of the GPUs that fit. `since` is the time, in
     ISO 8601, at which the process entered the queue.
@@ -59,7 +59,7 @@ class GpuLease:
 
 @dataclass(frozen=True)
 class Turn:
-    """The result for a waiting process: addresses in the order of `wanted`, or why it waits."""
+    """The result for a waiting process: addresses in the order of `wanted`, or why the process waits."""
 
     taken: tuple[str, ...] = ()
     text: str = ""
@@ -94,7 +94,7 @@ def grant(
     holders = [f"{address} is held by {held[address]}" for address in sorted(could_use & {*held})]
     before = [f"{entry} came first" for entry in ahead if could_use & {*_wishes(entry)}]
     busy = [
-        f"{each}: {why_not.get(each, 'It is in use.')}".rstrip(".")
+        f"{each}: {why_not.get(each, 'The GPU is in use.')}".rstrip(".")
         for each in sorted(could_use - usable - {*held})
     ]
     return Turn(text="; ".join([*holders, *before[:1], *busy]))

@@ -133,7 +133,9 @@ class GpuPool:
             return tuple(
                 self._assessor.with_open_file(gpu)
                 if gpu.address not in holders
-                else with_finding(gpu, VerdictKind.BUSY, f"It is held by {holders[gpu.address]}.")
+                else with_finding(
+                    gpu, VerdictKind.BUSY, f"The GPU is held by {holders[gpu.address]}."
+                )
                 for gpu in gpus
             )
 
@@ -165,11 +167,12 @@ class GpuPool:
 
         While the GPUs are not free, wait and `report` who holds them. Raises RequirementError
         immediately if this host has no such GPUs; the message says why each GPU does not fit.
-        `cancelled` is called before each attempt; raises HarnessError if it returns a reason, or
-        at the deadline.
+        `cancelled` is called before each attempt. Raises HarnessError if `cancelled` returns a
+        reason, or at the deadline.
 
-        At the end of the block, each function is bound to its earlier driver again. If that fails,
-        raises DeviceError; but if the block itself raised an error, the failure is only reported.
+        At the end of the block, each function is bound to its earlier driver again. Raises
+        DeviceError if that fails. If the block itself raised an error, the method raises that
+        error, and only reports the failure.
         """
         view = view_host(self._assessor, self._leases, wanted)
         lease = self._entry(one_line(holder), view.candidates)
@@ -241,7 +244,11 @@ class GpuPool:
             self._records.end_quarantine(address)
 
     def _take(self, addresses: Sequence[str]) -> tuple[LeasedGpu, ...]:
-        """Bind all GPUs to vfio-pci; if one can't be bound, bind none and raise NotTakenError."""
+        """Bind all GPUs to vfio-pci.
+
+        If a GPU can't be bound, this method restores the drivers of the other GPUs and raises
+        NotTakenError.
+        """
         with contextlib.ExitStack() as undoing:
             leased = []
             for address in addresses:
@@ -270,7 +277,7 @@ class GpuPool:
 
     @contextlib.contextmanager
     def _claim(self, address: str) -> Iterator[GpuLease | None]:
-        """Reserve a GPU without binding it, and yield None; if it is leased, yield that lease."""
+        """Reserve a GPU without binding it, and yield None; if the GPU is leased, yield its lease."""
         lease = self._entry("restoring drivers", ((address,),))
         with self._leases.enter(lease) as name:
             with self._leases.open() as book:

@@ -105,7 +105,7 @@ class RecordedDrivers:
             if not is_taken and not self.writer.is_trusted:
                 raise self.refusal(f"{each} is not on {VFIO_DRIVER}, so no run has it")
             if before.override not in {None, VFIO_DRIVER} and not self.writer.is_trusted:
-                raise self.refusal(f"its driver_override is '{before.override}'")
+                raise self.refusal(f"it states driver_override '{before.override}' for {address}")
 
     def refusal(self, why: str) -> RecordError:
         return RecordError(

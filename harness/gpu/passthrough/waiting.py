@@ -89,7 +89,7 @@ def _held(leases: Leases) -> frozenset[str]:
 
 @dataclass
 class Waiting:
-    """Waits until the lease `name`, which is already in the queue, may have its GPUs."""
+    """Waits until the lease `name`, which is already in the queue, gets its GPUs."""
 
     assessor: Assessor
     leases: Leases
@@ -111,10 +111,10 @@ class Waiting:
         self._later: dict[str, tuple[float, str]] = {}
 
     def wait(self, take: Callable[[Sequence[str]], T], deadline: Deadline) -> T:
-        """When it is this lease's turn, call `take` with the GPUs, and return the result of `take`.
+        """Wait for this lease's turn, then call `take` with the GPUs; return the result of `take`.
 
-        `take` raises NotTakenError if it can't take a GPU; then the wait continues.
-        Raises HarnessError at the deadline, or once `cancelled` returns a reason.
+        If `take` raises NotTakenError, because it can't take a GPU, the wait continues. Raises
+        HarnessError at the deadline, or once `cancelled` returns a reason.
         """
         wishes = ", ".join(map(str, self.wanted))
 

@@ -165,7 +165,7 @@ def test_shared_iommu_group_is_reported_in_the_row_of_its_gpu(
     found = missing(host, settings)
 
     assert list(found) == [f"GPU {GPU}"]
-    assert f"It shares IOMMU group 5 with {NVME}" in found[f"GPU {GPU}"].found
+    assert f"The GPU shares IOMMU group 5 with {NVME}" in found[f"GPU {GPU}"].found
 
 
 def test_doctor_reports_the_process_that_has_a_gpu_open(
@@ -190,7 +190,7 @@ def test_leased_gpu_meets_its_requirement_and_its_holder_is_shown(
 
     rows = {check.requirement: check for check in checks}
     assert rows[f"GPU {GPU}"].is_met
-    assert "It is held by 'a suite'" in rows[f"GPU {GPU}"].found
+    assert "The GPU is held by 'a suite'" in rows[f"GPU {GPU}"].found
     # The second GPU is not leased.
     assert not rows[f"GPU {SECOND}"].is_met
 

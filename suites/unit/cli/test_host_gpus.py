@@ -54,7 +54,9 @@ def test_list_has_a_line_for_each_gpu_and_a_line_for_each_waiting_process(
     assert (words[0], words[1], words[3:6]) == (GPU, "10de:2330", ["5", "nvidia", "usable"])
     assert "h100" in words[2]
     assert second.split()[3:6] == ["6", "-", "refused"]
-    assert second.endswith(f"{SECOND}: The firmware chose it for the console (boot_vga is 1).")
+    assert second.endswith(
+        f"{SECOND}: The firmware chose this function for the console (boot_vga is 1)."
+    )
 
 
 @pytest.mark.usefixtures("kernel")
@@ -104,7 +106,7 @@ def test_inventory_of_the_host_is_read_without_an_option(
 
     assert main(["gpu", "host", "ls"]) == 0
 
-    assert "excludes it: broken fan." in capsys.readouterr().out
+    assert "excludes the GPU: broken fan." in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("kernel")
@@ -112,7 +114,10 @@ def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     for arguments, message in (
-        ([f"--address={GPU}", f"--address={SECOND}"], "The firmware chose it for the console"),
+        (
+            [f"--address={GPU}", f"--address={SECOND}"],
+            "The firmware chose this function for the console",
+        ),
         (["--count=2"], "2 GPUs are requested together"),
     ):
         assert main(["gpu", "host", "run", *arguments, "--", "true"]) == 2
@@ -196,8 +201,8 @@ def test_quarantined_gpu_is_listed_and_released(
     capsys.readouterr()
     assert main(["gpu", "host", "ls"]) == 0
     listed = capsys.readouterr().out
-    assert "refused  It does not answer" in listed
-    assert "It has been quarantined since 20" in listed
+    assert "refused  The GPU does not answer" in listed
+    assert "The GPU has been quarantined since 20" in listed
 
     assert main(["gpu", "host", "release", GPU]) == 2
     assert f"{GPU} does not answer" in capsys.readouterr().err

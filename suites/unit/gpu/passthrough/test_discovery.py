@@ -429,7 +429,7 @@ def test_gpu_that_the_firmware_chose_for_the_console_is_refused(host: FakeHost) 
 
     assert "boot_vga is 1" in found["0000:67:00.0"].reason
     assert found["0000:68:00.0"].is_usable
-    assert "0000:65:00.1: The firmware chose it" in found[GPU].reason
+    assert "0000:65:00.1: The firmware chose this function" in found[GPU].reason
 
 
 def test_gpu_with_a_framebuffer_is_refused(host: FakeHost) -> None:
@@ -448,7 +448,9 @@ def test_gpu_that_cannot_be_reset_is_refused(empty_host: FakeHost) -> None:
     empty_host.add_function(GPU, group=5, reset_methods=None)
     empty_host.add_function(SECOND, group=6, reset_methods="")
 
-    assert all("no method to reset it" in each.reason for each in verdicts(empty_host).values())
+    assert all(
+        "no method to reset the GPU" in each.reason for each in verdicts(empty_host).values()
+    )
 
 
 def test_gpu_that_stays_in_d3cold_is_refused(host: FakeHost) -> None:
@@ -559,7 +561,7 @@ def test_verdicts_report_a_pci_virtual_function_and_its_physical_function(host: 
     found = verdicts(host)
 
     assert f"SR-IOV virtual function of {SECOND}" in found["0000:66:00.4"].reason
-    assert "It has 1 SR-IOV virtual functions" in found[SECOND].reason
+    assert "The GPU has 1 SR-IOV virtual functions" in found[SECOND].reason
     assert found[GPU].is_usable
 
 

@@ -49,7 +49,7 @@ def test_inventory_sets_the_model_of_a_gpu_and_excludes_another_gpu(
 
     assert [(gpu.model, gpu.verdict.is_usable) for gpu in gpus] == [("l4", True), (None, False)]
     assert gpus[1].verdict.reason == (
-        f"'{tmp_path / 'gpus.yaml'}' excludes it: the display of a workstation."
+        f"'{tmp_path / 'gpus.yaml'}' excludes the GPU: the display of a workstation."
     )
 
 

@@ -243,7 +243,7 @@ def test_survey_shows_the_holder_of_each_leased_gpu(
             third: VerdictKind.USABLE,
         }
         for each in (GPU, SECOND):
-            assert "It is held by 'suite' of user " in reason(other_pool, each)
+            assert "The GPU is held by 'suite' of user " in reason(other_pool, each)
 
     assert set(verdicts(pool).values()) == {VerdictKind.USABLE}
 
@@ -595,7 +595,7 @@ def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_gpu_is_leased(
         assert gpu.gpu.address == SECOND
 
     assert verdicts(pool) == {GPU: VerdictKind.REFUSED, SECOND: VerdictKind.USABLE}
-    assert "It has been quarantined since 20" in reason(pool)
+    assert "The GPU has been quarantined since 20" in reason(pool)
     assert f"{AUDIO} does not answer: its configuration space shows no ids" in reason(pool)
     assert f"run `harness gpu host release {GPU}`" in reason(pool)
 
@@ -699,7 +699,7 @@ def test_gpu_that_is_released_from_quarantine_is_back_on_its_driver(
         pass
     with pytest.raises(DeviceError, match="does not answer"):
         pool.release(GPU)
-    assert "It has been quarantined" in reason(pool)
+    assert "The GPU has been quarantined" in reason(pool)
 
     kernel.dies_at_reset.clear()
     (host.device(GPU) / "config").write_bytes(b"\xde\x10\x30\x23")
