@@ -71,7 +71,7 @@ class Engine(Protocol):
         ...
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Set the function that `work` calls, in its own thread, with each event for the trace."""
+        """Set the function that gets each event for the trace; the thread of `work` calls the function."""
         ...
 
     @property

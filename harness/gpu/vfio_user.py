@@ -433,7 +433,7 @@ class VfioUserServer(DeviceServer[Message]):
         return REGION_ACCESS.pack(offset, region, count)
 
     def _region_write_multi(self, payload: bytes) -> bytes:
-        """Carry out the writes that QEMU has collected while the device was slower than QEMU."""
+        """Carry out the writes that QEMU has collected in one message."""
         (count,) = _unpacked(WRITE_COUNT, payload)
         size = REGION_ACCESS.size + _ONE_OF_MULTI_BYTES
         if count > len(payload) // size:

@@ -433,7 +433,7 @@ class GspDevice:
         return self.state.memory_errors
 
     def note_by(self, note: Callable[[IncidentKind, str], None]) -> None:
-        """Set the function that gets events for the GPU's trace; the thread of `work` calls it."""
+        """Set the function that gets each event for the trace; the thread of `work` calls the function."""
         self.state.note = note
 
     @property

@@ -62,7 +62,7 @@ class MappedMemory:
         self._regions: list[_Region] = []
 
     def add(self, address: int, size: int, offset: int, *, fd: int) -> None:
-        """Map `size` bytes of `fd`; if that fails, the device has no memory at these addresses."""
+        """Map `size` bytes of `fd`; if that fails, the device can't access these addresses."""
         try:
             content = mmap.mmap(fd, size, offset=offset)
         except (OSError, ValueError, OverflowError) as error:

@@ -35,7 +35,7 @@ class InterruptTree:
 
     @property
     def top(self) -> int:
-        """Return a mask of the subtrees that have a vector both pending and enabled."""
+        """Return a mask of the subtrees with a vector that is pending and enabled."""
         return sum(
             1 << leaf // 2 if leaf % 2 == 0 or not self._is_active(leaf - 1) else 0
             for leaf in range(LEAVES)

@@ -58,7 +58,7 @@ def is_driver_name(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundDriver:
-    """The driver and the `driver_override` of a PCI function; each is None if there is none."""
+    """The driver and the `driver_override` of a PCI function; None stands for a missing value."""
 
     driver: str | None
     override: str | None

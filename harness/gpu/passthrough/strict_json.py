@@ -1,8 +1,8 @@
 """Reads JSON from files that other users can write; raises ValueError for an unexpected value.
 
 This module uses only the standard library, since the first use of pydantic takes seconds in an
-emulated guest. A process that reads leases locks their folder, so other processes would wait for
-these seconds.
+emulated guest. While a process reads leases, the process locks the folder of leases, so other
+processes would wait for these seconds.
 """
 
 from __future__ import annotations
