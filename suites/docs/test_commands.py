@@ -23,7 +23,7 @@ def shell(text: str) -> Block:
     return Block(place=Place(page="page.md", line=1), language="sh", kind="", text=text)
 
 
-def test_programs_accept_the_command_lines_of_the_pages(
+def test_documented_command_lines_are_valid(
     programs: Programs, blocks: Callable[[str], list[Block]]
 ) -> None:
     for block in blocks("sh"):
@@ -31,7 +31,7 @@ def test_programs_accept_the_command_lines_of_the_pages(
             programs.check(line)
 
 
-def test_help_of_dev_shows_every_command(programs: Programs) -> None:
+def test_dev_help_lists_every_command(programs: Programs) -> None:
     described = re.findall(r"^#   \./dev ([a-z]+)", (REPOSITORY / "dev").read_text(), re.MULTILINE)
 
     assert set(programs.dev) == {*described, "help"}
@@ -64,7 +64,7 @@ def test_invalid_command_is_reported(programs: Programs, line: str, message: str
         programs.check(command)
 
 
-def test_parser_of_command_lines_drops_comments_and_variables_and_joins_continued_lines() -> None:
+def test_command_line_parser_removes_comments_and_variables_and_joins_continued_lines() -> None:
     lines = list(command_lines(shell("# first\nCI=true pytest suites/e2e \\\n  -n 2  # two\n")))
 
     assert [line.words for line in lines] == [("pytest", "suites/e2e", "-n", "2")]

@@ -45,7 +45,7 @@ def schema_errors(path: str, schema: str) -> str | None:
 
 
 @pytest.mark.parametrize(("path", "schema"), PIPELINES.items())
-def test_pipeline_fits_its_schema(path: str, schema: str) -> None:
+def test_ci_pipeline_file_is_valid_by_its_schema(path: str, schema: str) -> None:
     assert schema_errors(str(REPOSITORY / path), schema) is None
 
 

@@ -83,14 +83,14 @@ def test_python_examples_on_the_pages_use_existing_names(
         examples.check_names(block)
 
 
-def test_data_files_on_the_pages_are_valid(
+def test_yaml_files_on_the_pages_are_valid(
     sandbox: Sandbox, blocks: Callable[[str], list[Block]]
 ) -> None:
     for block in blocks("yaml"):
         examples.check_yaml(block, sandbox.folder / str(file_name(block)))
 
 
-def test_systemd_units_start_programs_with_valid_arguments(
+def test_systemd_units_on_the_pages_have_valid_command_lines(
     blocks: Callable[[str], list[Block]],
 ) -> None:
     programs = Programs.of(REPOSITORY)
@@ -101,7 +101,7 @@ def test_systemd_units_start_programs_with_valid_arguments(
         programs.check(line)
 
 
-def test_system_files_on_the_pages_agree_with_the_defaults(
+def test_system_files_on_the_pages_match_the_default_pool_folder_and_group(
     blocks: Callable[[str], list[Block]],
 ) -> None:
     files = {examples.system_file(block): block.text for block in blocks("ini")}
@@ -112,7 +112,7 @@ def test_system_files_on_the_pages_agree_with_the_defaults(
 
 
 @pytest.mark.parametrize("text", ["options vfio-pci\n", "# lab.conf\n", "# etc/lab.conf\n"])
-def test_system_file_without_a_path_is_reported(text: str) -> None:
+def test_system_file_block_without_a_path_is_reported(text: str) -> None:
     block = Block(place=Place(page="page.md", line=1), language="ini", kind="", text=text)
 
     with pytest.raises(StaleDocumentError, match="has to name a file below '/etc'"):
@@ -157,7 +157,7 @@ def test_broken_python_is_reported(text: str, message: str) -> None:
         examples.run(python(text))
 
 
-def test_example_never_replaces_a_file_of_the_repository(sandbox: Sandbox) -> None:
+def test_example_with_the_path_of_a_repository_file_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(StaleDocumentError, match=r"'suites/e2e/test_bake.py' is there already"):
         sandbox.put(python("# suites/e2e/test_bake.py\n"))
 

@@ -58,7 +58,7 @@ def test_film_cuts_long_pauses_but_shows_text_long_enough_to_read() -> None:
     ]
 
 
-def test_committed_film_is_short_and_shows_the_present_commands() -> None:
+def test_committed_film_is_short_and_shows_the_current_commands() -> None:
     svg = (REPOSITORY / "docs/pictures/film.svg").read_text()
 
     shown = unescape(svg)

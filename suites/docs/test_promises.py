@@ -25,7 +25,7 @@ def test_promises_page_has_one_row_for_each_machine_test_and_no_other_row(rows: 
     assert written == wanted
 
 
-def test_rows_for_another_provisioner_do_not_depend_on_the_harness_provisioner(
+def test_rows_for_another_provisioner_leave_out_promises_of_the_harness_provisioner(
     rows: list[Row],
 ) -> None:
     others = collected_rows("--provisioner=suites/e2e/shell_provisioner/provisioner.yaml")

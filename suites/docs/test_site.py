@@ -66,7 +66,7 @@ def test_site_has_every_page_and_loads_nothing_from_other_hosts(site: Path) -> N
         assert not fetched, f"'{name}' fetches {fetched}."
 
 
-def test_option_in_text_is_marked_to_prevent_a_line_break_in_it(site: Path) -> None:
+def test_command_line_option_in_text_has_markup_that_prevents_line_breaks(site: Path) -> None:
     text = (site / "gpus.html").read_text()
 
     assert '<code><span class="option">--gpu</span>-emulation=gsp</code>' in text
@@ -117,7 +117,7 @@ def test_no_row_of_a_reference_page_has_an_empty_last_column(generated: dict[str
         ("changelog.md", ["## Not released yet", "### Bug fixes"]),
     ],
 )
-def test_generated_page_lists_everything_in_the_code(
+def test_generated_page_lists_the_names_from_the_code(
     generated: dict[str, str], page: str, names: list[str]
 ) -> None:
     missing = [name for name in names if name not in generated[page]]
@@ -142,13 +142,13 @@ def test_links_between_files_become_links_between_pages(
     assert pages.for_site(page, text) == expected
 
 
-def test_import_graph_leaves_out_imports_that_follow_from_other_imports() -> None:
+def test_import_graph_omits_transitive_imports() -> None:
     edges = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
 
     assert import_graph.reduced(edges) == {"a": {"b"}, "b": {"c"}, "c": set()}
 
 
-def test_picture_has_a_box_for_each_name_and_an_arrow_for_each_import() -> None:
+def test_import_graph_has_a_box_for_each_module_and_an_arrow_for_each_import() -> None:
     edges = {"a": frozenset({"b", "d"}), "b": frozenset({"c"}), "c": frozenset({"d"})}
     edges["d"] = frozenset()
 
@@ -163,7 +163,7 @@ def test_vertical_bar_in_a_cell_does_not_end_the_cell() -> None:
     assert table(("A",), [("x | y",)]).splitlines()[-1] == "| x \\| y |"
 
 
-def test_names_in_a_docstring_become_code_and_indented_code_stays_unchanged() -> None:
+def test_names_in_a_docstring_become_inline_code_and_indented_code_is_unchanged() -> None:
     text = "Take `a_b` and c_d.\n\n    e_f(--g)\n\nEnd."
 
     assert prose(text) == "Take `a_b` and `c_d`.\n\n    e_f(--g)\n\nEnd."
@@ -177,5 +177,5 @@ class Example:
     second: int = 2
 
 
-def test_docstring_belongs_to_the_member_above_it() -> None:
+def test_docstring_below_a_member_is_the_description_of_the_member() -> None:
     assert member_docstrings(Example) == {"first": "The first."}

@@ -49,7 +49,7 @@ def test_table_on_a_page_has_the_same_rows_as_the_code(
     tables.check_table(table, tables.TABLES[header](tmp_path))
 
 
-def test_names_in_prose_exist(
+def test_names_in_inline_code_on_the_pages_exist(
     pages: list[Page],
     blocks: Callable[[str], list[Block]],
     pytestconfig: pytest.Config,
@@ -113,7 +113,7 @@ def table_of(text: str) -> Table:
         ("--evidance=always", "know '--evidance'"),
     ],
 )
-def test_missing_name_in_prose_is_reported(name: str, message: str) -> None:
+def test_missing_name_in_inline_code_is_reported(name: str, message: str) -> None:
     span = Span(place=Place(page="page.md", line=1), text=name)
 
     with pytest.raises(StaleDocumentError, match=re.escape(message)):

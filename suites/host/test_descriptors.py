@@ -20,7 +20,9 @@ def test_descriptor_files_of_both_protocols_are_found() -> None:
 
 
 @pytest.mark.parametrize("descriptors", SETS, ids=[path.stem for path in SETS])
-def test_descriptors_match_the_protocol_file(descriptors: Path, tmp_path: Path) -> None:
+def test_descriptor_set_equals_the_output_of_protoc_for_its_proto_file(
+    descriptors: Path, tmp_path: Path
+) -> None:
     """Descriptor sets are never edited: protoc generates them from the file beside them."""
     made = tmp_path / "made.binpb"
     argv = [

@@ -191,7 +191,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_flood_takes_a_bounded_amount_of_memory(flood: str) -> None:
+def test_flood_of_hostile_data_uses_a_bounded_amount_of_memory(flood: str) -> None:
     result = LocalRunner().run(
         [sys.executable, "-c", _HEAD + FLOODS[flood] + _TAIL], timeout_s=240
     )

@@ -36,7 +36,7 @@ def _busy(processor: int) -> Iterator[ChildProcess]:
         process.wait()
 
 
-def test_guest_clock_leaves_out_the_time_in_which_its_process_waits_for_a_processor() -> None:
+def test_guest_clock_excludes_the_time_in_which_the_guest_waits_for_a_cpu() -> None:
     processor = min(os.sched_getaffinity(0))
     with contextlib.ExitStack() as busy:
         process = busy.enter_context(_busy(processor))

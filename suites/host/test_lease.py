@@ -21,7 +21,7 @@ with leased_folder(pathlib.Path(sys.argv[1]), prefix="run") as folder:
 """
 
 
-def test_folder_of_a_killed_process_is_swept(tmp_path: Path) -> None:
+def test_sweep_removes_the_leased_folder_of_a_killed_process(tmp_path: Path) -> None:
     process = spawn([sys.executable, "-c", _HOLDER, str(tmp_path)], stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None
     folder = Path(process.stdout.readline().decode().strip())

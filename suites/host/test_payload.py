@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_packed_provisioning_runs_by_itself(tmp_path: Path) -> None:
+def test_provisioning_zipapp_runs_with_only_the_standard_library(tmp_path: Path) -> None:
     path = write_payload(build_payload(), tmp_path)
 
     result = LocalRunner().run([sys.executable, "-I", "-S", str(path), "--help"], timeout_s=30)
@@ -27,7 +27,7 @@ def test_packed_provisioning_runs_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("streams", [">/dev/full 2>&1", ">&-", "2>&-", ">&- 2>&-"])
-def test_run_whose_output_takes_no_text_ends_with_its_own_exit_code(
+def test_run_with_closed_or_full_output_streams_keeps_its_exit_code(
     tmp_path: Path, streams: str
 ) -> None:
     path = write_payload(build_payload(), tmp_path)

@@ -89,7 +89,7 @@ def test_file_argument_on_the_command_line_is_collected_by_each_worker(tmp_path:
         (("--junitxml=junit.xml",), {"setup", "call", "teardown"}),
     ],
 )
-def test_setup_and_teardown_of_a_passed_test_are_reported_only_if_a_report_shows_them(
+def test_setup_and_teardown_of_a_passed_test_are_reported_only_with_durations_or_junitxml(
     tmp_path: Path, options: tuple[str, ...], kinds: set[str]
 ) -> None:
     result = run(tmp_path, "suites/unit", *options, conftest=REPORTS, a="def test_1(): pass\n")

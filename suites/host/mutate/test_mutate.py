@@ -217,7 +217,9 @@ def test_killed_run_leaves_the_files_unchanged_and_is_continued_by_the_next_run(
     assert not folders, "the copies of the killed run are still there"
 
 
-def test_option_since_limits_mutations_to_changed_lines(project: _Project) -> None:
+def test_mutate_with_since_option_mutates_only_lines_that_changed_since_the_revision(
+    project: _Project,
+) -> None:
     project.write(".gitattributes", "*.sh -diff\n")
     git = ["git", "-C", str(project.root), "-c", "user.email=a@example.org", "-c", "user.name=a"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
@@ -232,7 +234,7 @@ def test_option_since_limits_mutations_to_changed_lines(project: _Project) -> No
     assert "There is no revision 'nothing'." in wrong.stderr
 
 
-def test_python_test_reads_the_mutated_script_and_an_already_failing_test_is_left_out(
+def test_python_test_that_reads_the_mutated_script_kills_the_mutant(
     project: _Project,
 ) -> None:
     project.write("scripts/kubelet.sh", _KUBELET + _UNCALLED)

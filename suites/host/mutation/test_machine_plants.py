@@ -40,7 +40,7 @@ def selects(each: MachinePlant, test: str) -> bool:
     return each.only is None or Expression.compile(each.only).evaluate(is_in_name)
 
 
-def test_each_defect_of_machine_plants_selects_a_test() -> None:
+def test_each_planted_machine_defect_selects_an_existing_test() -> None:
     tests = machine_tests()
 
     assert len(tests) > 1000

@@ -122,7 +122,7 @@ def test_every_patch_that_cannot_be_planted_is_listed_with_the_reason(tree: Tree
         assert part in lines
 
 
-def test_bug_is_not_planted_if_tests_fail_without_it(tree: Tree) -> None:
+def test_no_bug_is_planted_if_a_test_already_fails(tree: Tree) -> None:
     tree.add_patch("add.patch", "a + b", "a - b")
     (tree.top / "suites/unit/test_other.py").write_text("def test_other():\n    assert False\n")
 

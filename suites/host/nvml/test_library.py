@@ -55,7 +55,9 @@ def devices_of(library: Library) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_nvml_reports_the_facts_of_the_catalogue(library: Library, model: GpuModel) -> None:
+def test_nvml_reports_the_name_and_pci_ids_and_mig_mode_and_memory_of_each_gpu_model(
+    library: Library, model: GpuModel
+) -> None:
     library.load_driver()
     library.plug(model)
 
@@ -132,7 +134,7 @@ def test_first_nvml_call_loads_the_driver(library: Library) -> None:
     assert library.probe_calls() == ["", "-c255"]
 
 
-def test_missing_device_nodes_are_created(library: Library) -> None:
+def test_nvidia_modprobe_is_called_only_for_the_missing_device_node(library: Library) -> None:
     library.load_driver()
     library.plug(H100, 0)
     library.plug(H100, 1)
@@ -166,7 +168,7 @@ def test_gpu_that_left_the_bus_does_not_hide_other_gpus(library: Library) -> Non
     assert second["name"] == H100.title
 
 
-def test_query_without_a_value_returns_not_supported(library: Library) -> None:
+def test_temperature_query_returns_not_supported(library: Library) -> None:
     library.load_driver()
     library.plug(H100)
 

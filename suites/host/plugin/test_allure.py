@@ -80,7 +80,7 @@ def outline(steps: list[dict[str, Any]]) -> list[object]:
     ]
 
 
-def test_allure_result_has_the_steps_of_the_machine_and_takes_its_name_from_the_docstring(
+def test_allure_result_has_the_machine_steps_and_the_docstring_as_its_name(
     inner: Inner,
 ) -> None:
     inner.run(STEPS, "--alluredir=results")
@@ -127,7 +127,9 @@ def test_teardown_of_a_fixture_is_reported_under_the_fixture_name(inner: Inner) 
     assert ends == ["node"]
 
 
-def test_step_of_another_thread_or_a_session_teardown_is_not_in_the_report(inner: Inner) -> None:
+def test_steps_of_other_threads_and_of_session_teardown_are_not_in_the_allure_result(
+    inner: Inner,
+) -> None:
     source = """
         import threading
         import pytest
@@ -153,7 +155,9 @@ def test_step_of_another_thread_or_a_session_teardown_is_not_in_the_report(inner
     assert "steps" not in results(inner)["test_threads"]
 
 
-def test_title_and_suite_and_severity_that_a_test_sets_are_kept(inner: Inner) -> None:
+def test_allure_decorators_of_a_test_override_the_title_and_suite_and_severity(
+    inner: Inner,
+) -> None:
     source = '''
         import allure
 
@@ -173,7 +177,7 @@ def test_title_and_suite_and_severity_that_a_test_sets_are_kept(inner: Inner) ->
     assert labels(result)["severity"] == "minor"
 
 
-def test_allure_severity_comes_from_the_folder_and_the_allure_tag_comes_from_the_marker(
+def test_allure_severity_is_set_by_the_ini_file_and_the_allure_tag_by_the_marker(
     inner: Inner,
 ) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\nallure_severity = test_inner.py: critical")
@@ -212,7 +216,7 @@ def test_allure_history_id_of_a_test_is_the_same_in_every_run(inner: Inner) -> N
     assert history(inner, turned, "-n", "2", "--dist=loadgroup") == plain
 
 
-def test_evidence_files_are_attached_with_their_types_to_a_step_for_each_folder(
+def test_allure_result_has_one_step_per_evidence_folder_with_its_files_attached(
     inner: Inner,
 ) -> None:
     source = """
@@ -256,7 +260,7 @@ def test_evidence_files_are_attached_with_their_types_to_a_step_for_each_folder(
     assert (inner.folder / "results" / html["source"]).read_text() == "<p>"
 
 
-def test_earlier_evidence_is_attached_to_its_own_step(inner: Inner) -> None:
+def test_allure_result_has_a_separate_step_for_earlier_evidence(inner: Inner) -> None:
     source = """
         def test_kernel(add):
             add("other")
@@ -296,7 +300,7 @@ def test_allure_status_is_failed_for_a_node_error_and_broken_for_a_harness_error
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_run_writes_allure_files_of_categories_and_of_the_host_environment(
+def test_run_writes_the_allure_categories_and_environment_files(
     inner: Inner, workers: str
 ) -> None:
     inner.run("def test_kernel():\n    pass\n", "--alluredir=results", "-n", workers)
@@ -351,7 +355,9 @@ FACTS = {
 }
 
 
-def test_facts_of_a_machine_are_parameters_and_labels_of_its_test(inner: Inner) -> None:
+def test_allure_result_has_the_machine_facts_as_labels_and_excluded_parameters(
+    inner: Inner,
+) -> None:
     inner.run(MACHINES, "--alluredir=results", "-n", "1")
 
     (result,) = results(inner).values()

@@ -33,7 +33,7 @@ def test_unreachable_node_is_a_harness_error(tmp_path: Path) -> None:
     assert "expectations not met: 0; the harness could not tell: 9" in result.stdout
 
 
-def test_suite_for_existing_nodes_fails_and_boots_no_machine_with_another_driver(
+def test_suite_for_existing_nodes_fails_without_the_node_machine_driver(
     tmp_path: Path,
 ) -> None:
     result = judge(tmp_path)
@@ -43,7 +43,7 @@ def test_suite_for_existing_nodes_fails_and_boots_no_machine_with_another_driver
     assert "the harness could not tell: 9" in result.stdout
 
 
-def test_evidence_is_kept_for_each_expectation_that_this_host_does_not_meet(
+def test_each_failed_test_of_the_existing_node_suite_keeps_evidence(
     tmp_path: Path,
 ) -> None:
     """Unmet expectations count as failures on any host, and their evidence is kept."""

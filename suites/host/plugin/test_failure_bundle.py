@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return a_node_that_built(tmp_path / "node").write()
 
 
-def test_machine_of_a_failed_test_gets_versions_and_a_timeline(folder: Path) -> None:
+def test_versions_and_a_timeline_are_added_to_the_evidence_of_a_failed_test(folder: Path) -> None:
     completed(a_machine(), folder, HarnessError("It hangs."))
 
     assert json.loads((folder / "versions.json").read_text()) == {"schema": 1}
@@ -51,7 +51,9 @@ def test_only_a_timeline_is_added_to_the_evidence_of_a_passed_test(folder: Path)
     assert added == {"timeline.html"}
 
 
-def test_change_since_the_state_that_the_test_recorded_is_written_to_a_file(folder: Path) -> None:
+def test_evidence_of_a_failed_test_has_the_difference_to_the_recorded_node_state(
+    folder: Path,
+) -> None:
     before = a_state(items={StateKind.PACKAGES: {"adduser": {"version": "3.134"}}})
     after = a_state(items={StateKind.PACKAGES: {"adduser": {"version": "3.137"}}})
 
@@ -61,7 +63,7 @@ def test_change_since_the_state_that_the_test_recorded_is_written_to_a_file(fold
     assert "~ adduser: version 3.134 -> 3.137" in text
 
 
-def test_parts_that_cannot_be_added_are_listed_in_left_out_txt_and_the_other_parts_exist(
+def test_evidence_part_that_cannot_be_added_is_listed_in_left_out_txt(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -25,7 +25,9 @@ def test_of_any():
 """
 
 
-def test_tests_that_name_the_vm_driver_of_the_run_are_not_deselected(inner: Inner) -> None:
+def test_test_is_not_deselected_if_its_vm_driver_marker_names_the_current_driver(
+    inner: Inner,
+) -> None:
     result = inner.run(TESTS)
 
     result.assert_outcomes(passed=3)

@@ -133,7 +133,7 @@ def ask(hello_and_ask: tuple[Mapping[str, Any], Callable[..., Any]]) -> Callable
     return hello_and_ask[1]
 
 
-def test_limit_of_processor_time_applies_to_each_test_of_a_request_separately(
+def test_cpu_time_limit_applies_to_each_test_separately(
     ask: Callable[..., Any],
 ) -> None:
     answer = ask(*(f"test_some_work[{number}]" for number in range(3)), cpu_s=0.25)
@@ -163,12 +163,12 @@ def test_time_in_which_the_server_was_stopped_does_not_count_towards_the_limit(
     assert "timed_out" not in answer
 
 
-def test_early_end_of_the_fork_is_reported_as_a_crash(ask: Callable[..., Any]) -> None:
+def test_fork_that_exits_during_a_test_is_reported_as_died(ask: Callable[..., Any]) -> None:
     answer = ask("test_first_in_its_process", "test_dies")
     assert (answer["timed_out"], answer["died"]) == (False, True)
 
 
-def test_each_request_starts_from_the_collected_state_and_lists_only_its_own_file_reads(
+def test_each_request_runs_in_a_fresh_fork_and_lists_only_the_files_that_it_read(
     hello_and_ask: tuple[Mapping[str, Any], Callable[..., Any]], folder: Path
 ) -> None:
     hello, ask = hello_and_ask
@@ -178,7 +178,7 @@ def test_each_request_starts_from_the_collected_state_and_lists_only_its_own_fil
         assert (answer["failed"], answer["read"]) == ([], [str(folder / "run.sh")])
 
 
-def test_first_failure_of_a_test_is_reported_with_its_reason(ask: Callable[..., Any]) -> None:
+def test_only_the_first_failure_of_a_test_is_reported(ask: Callable[..., Any]) -> None:
     answer = ask("test_fails", "test_waits")
     assert answer["failed"] == ["test_it.py::test_fails"]
     assert "the first reason" in answer["why"]
@@ -186,7 +186,7 @@ def test_first_failure_of_a_test_is_reported_with_its_reason(ask: Callable[..., 
 
 
 @pytest.mark.parametrize("traces", [True, False])
-def test_executed_lines_of_both_tiers_are_returned_on_request(
+def test_executed_script_lines_of_both_tiers_are_returned_if_tracing_is_requested(
     ask: Callable[..., Any], *, traces: bool
 ) -> None:
     """The list of lines is longer than the buffer of a pipe."""
@@ -199,7 +199,7 @@ def test_executed_lines_of_both_tiers_are_returned_on_request(
     )
 
 
-def test_process_that_a_test_leaves_ends_with_its_fork(
+def test_process_that_a_test_leaves_behind_ends_with_the_fork(
     ask: Callable[..., Any], folder: Path
 ) -> None:
     assert ask("test_leaves_a_process")["failed"] == []

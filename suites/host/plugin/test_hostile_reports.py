@@ -128,9 +128,7 @@ def require_visible(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_control_characters_of_guests_and_tests_and_file_names_reach_no_report(
-    tmp_path: Path, workers: str
-) -> None:
+def test_reports_contain_no_control_characters(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_hostile.py").write_text(_HOSTILE)
     (tmp_path / "below").mkdir()
     (tmp_path / "below/test_own.py").write_text(_OWN_WARNING)
@@ -163,7 +161,9 @@ def test_control_characters_of_guests_and_tests_and_file_names_reach_no_report(
         require_visible([path.read_text()])
 
 
-def test_long_message_is_written_to_a_file_whose_path_the_reports_have(tmp_path: Path) -> None:
+def test_long_error_message_is_written_to_a_file_and_the_reports_mention_its_path(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_a.py").write_text("def test_it():\n    assert False, 'y' * 3_000_000\n")
 
     result = run(tmp_path, "-n0", "--report-dir=r")
@@ -184,7 +184,7 @@ def merged(project: Path) -> int:
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_exit_status_that_a_plug_in_sets_is_recorded_for_the_shard(
+def test_shard_json_has_the_exit_status_that_a_plugin_sets(
     tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_a.py").write_text("def test_it(): ...\n")
@@ -225,7 +225,7 @@ def test_repeated_test_is_reported_with_the_outcome_of_its_last_run(
     assert merged(tmp_path) == 0
 
 
-def test_merge_finds_each_kind_of_test_in_the_junit_report(
+def test_merge_matches_every_kind_of_test_id_with_the_junit_report(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "below").mkdir()
@@ -286,7 +286,7 @@ def test_full_disk_is_reported_in_a_sentence_and_fails_the_run(
     assert "wrote no 'shard.json'" in capsys.readouterr().err
 
 
-def test_removed_folder_of_reports_is_reported_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_report_folder_is_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(
         "from pathlib import Path\ndef test_it(): Path('r').rename('moved'); Path('r').touch()\n"
     )
@@ -340,7 +340,7 @@ def test_junit_report_can_be_written_to_a_symbolic_link_or_a_device(
     assert (tmp_path / "link.xml").is_symlink()
 
 
-def test_reports_of_any_text_are_written_and_merged_in_a_locale_without_utf8(
+def test_non_ascii_test_ids_are_reported_and_merged_in_the_c_locale(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "test_a.py").write_text(

@@ -39,7 +39,9 @@ def write(program: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_held_machine_runs_in_a_separate_process(holder: Path, tmp_path: Path) -> None:
+def test_hold_resumes_the_machine_in_a_separate_process_with_the_options_of_the_run(
+    holder: Path, tmp_path: Path
+) -> None:
     write(holder, f'echo "$@" >{tmp_path}/words; echo "12:00 it resumes"; echo "held: node-9"')
     settings = Settings(
         qemu="my-qemu",
@@ -56,7 +58,7 @@ def test_held_machine_runs_in_a_separate_process(holder: Path, tmp_path: Path) -
     )
 
 
-def test_early_end_of_the_process_that_holds_a_machine_is_an_error(
+def test_hold_raises_a_harness_error_if_the_resume_process_exits(
     holder: Path, tmp_path: Path
 ) -> None:
     write(holder, "echo 'harness: There is no QEMU.'; exit 2")

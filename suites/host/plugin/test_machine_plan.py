@@ -51,7 +51,7 @@ def empty_cache(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_machine_plan_lists_what_the_cache_lacks_and_runs_no_test(
+def test_machine_plan_lists_the_uncached_images_and_checkpoints_and_runs_no_test(
     inner: Inner, workers: str
 ) -> None:
     result = inner.run_apart(_TESTS, "--machine-plan", "--image=debian-12", "-n", workers)
@@ -76,7 +76,9 @@ def test_machine_plan_lists_what_the_cache_lacks_and_runs_no_test(
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_planned_time_is_computed_from_recorded_durations_and_workers(inner: Inner) -> None:
+def test_machine_plan_estimates_the_time_from_recorded_durations_and_worker_count(
+    inner: Inner,
+) -> None:
     durations = {
         f"test_inner.py::test_of_a_{kind}[debian-12]": 60.0 for kind in ("clone", "node", "bake")
     }
@@ -110,7 +112,7 @@ _NO_BUILD = """
 
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_first_run_prints_what_it_will_make_before_its_first_test(
+def test_run_with_an_empty_cache_first_prints_the_items_to_make_and_their_estimated_time(
     inner: Inner, workers: str
 ) -> None:
     result = inner.run_apart(_NO_BUILD + _OF_A_BAKE, "--image=debian-12", "-n", workers)

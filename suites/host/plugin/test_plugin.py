@@ -90,7 +90,7 @@ TOLD_WRONG = """
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Groups came with Python 3.11.")
-def test_every_form_of_an_error_has_the_path_of_the_kept_evidence(inner: Inner) -> None:
+def test_chained_and_grouped_errors_show_the_path_of_the_kept_evidence(inner: Inner) -> None:
     """The forms are an error, its cause, a group of errors, and an error with partly kept evidence."""
     result = inner.run(TOLD_WRONG)
 
@@ -158,7 +158,9 @@ def test_command_line_options_become_settings(inner: Inner) -> None:
 
 
 @pytest.mark.parametrize(("options", "word"), [([], "on-failure"), (["--pdb"], "never")])
-def test_failure_checkpoint_is_off_with_pdb(inner: Inner, options: list[str], word: str) -> None:
+def test_pdb_option_disables_the_failure_checkpoint(
+    inner: Inner, options: list[str], word: str
+) -> None:
     source = (
         f"def test_settings(settings):\n    assert settings.failure_checkpoint.value == {word!r}\n"
     )
@@ -166,7 +168,7 @@ def test_failure_checkpoint_is_off_with_pdb(inner: Inner, options: list[str], wo
     inner.run(source, *options).assert_outcomes(passed=1)
 
 
-def test_provisioner_is_a_path_relative_to_the_root(inner: Inner) -> None:
+def test_provisioner_option_is_a_path_relative_to_the_pytest_root_directory(inner: Inner) -> None:
     (inner.folder / "mine").mkdir()
     (inner.folder / "mine/provisioner.yaml").write_text("schema: 1\nname: x\nrun: [/bin/true]\n")
     source = """
@@ -230,7 +232,7 @@ def test_test_that_uses_an_image_runs_with_both_default_images(inner: Inner) -> 
     )
 
 
-def test_tests_with_further_images_can_be_deselected(inner: Inner) -> None:
+def test_tests_with_other_images_than_the_first_can_be_deselected_by_marker(inner: Inner) -> None:
     images = "debian-13,debian-12,ubuntu-22.04"
 
     result = inner.run(OF_NODES, "-v", f"--image={images}", "-m", "not further_image")
@@ -239,7 +241,7 @@ def test_tests_with_further_images_can_be_deselected(inner: Inner) -> None:
     result.stdout.fnmatch_lines(["*test_node?debian-13? PASSED*"])
 
 
-def test_folders_of_gpu_models_come_from_ini_and_options(inner: Inner) -> None:
+def test_gpu_model_folders_of_ini_file_and_options_are_combined(inner: Inner) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\ngpu_models = ours\n")
 
     result = inner.run(

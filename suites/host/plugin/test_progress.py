@@ -112,7 +112,7 @@ def test_progress_lines_have_the_time_and_bypass_output_capture(machines: Path) 
     assert "what a test prints" not in result.stderr + result.stdout
 
 
-def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machines: Path) -> None:
+def test_progress_line_of_a_worker_is_printed_with_the_name_of_the_worker(machines: Path) -> None:
     result = LocalRunner().run(_argv(machines, "-n", "2"), timeout_s=_PATIENCE_S)
 
     assert result.ok
@@ -121,7 +121,7 @@ def test_lines_of_workers_reach_the_terminal_with_the_name_of_the_worker(machine
 
 
 @pytest.mark.parametrize("word", ["CI=true", "-s", "--capture=tee-sys"])
-def test_terminal_shows_progress_lines_but_no_rows_in_ci_or_without_capture(
+def test_terminal_shows_lines_instead_of_progress_rows_in_ci_or_without_capture(
     machines: Path, word: str
 ) -> None:
     options, environment = ((), (word,)) if word[0] != "-" else ((word,), ())
@@ -157,7 +157,7 @@ def test_progress_rows_are_removed_when_a_person_interrupts_the_run(
         assert "node-1" not in below
 
 
-def test_rows_fit_the_terminal_and_have_no_colours_if_the_variable_no_color_is_set(
+def test_progress_rows_fit_the_terminal_width_and_have_no_colours_if_no_color_is_set(
     live: Path,
 ) -> None:
     argv = _argv(live, "-k", "of_a_machine", "-n", "0", environment=("NO_COLOR=1",))

@@ -59,7 +59,7 @@ def run(project: Path, *arguments: str, env: dict[str, str] | None = None) -> Co
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_shards_are_merged_into_one_report_with_each_test_once(
+def test_merged_report_of_two_shards_has_each_test_once(
     project: Path, tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in (1, 2):
@@ -78,7 +78,9 @@ def test_shards_are_merged_into_one_report_with_each_test_once(
     assert {name[:8] for name in names[:6]} in ({"test_one"}, {"test_two"})
 
 
-def test_reports_with_paths_of_their_own_are_merged_too(project: Path, tmp_path: Path) -> None:
+def test_merge_includes_reports_that_are_written_outside_the_report_folder(
+    project: Path, tmp_path: Path
+) -> None:
     own = ("--report-dir=r", "--junitxml=own.xml", "--alluredir=own")
     run(project, "-n0", "-k", "one", *own)
     result = run(project, "-n", "1", "-k", "two", *own)
@@ -95,7 +97,7 @@ def test_reports_with_paths_of_their_own_are_merged_too(project: Path, tmp_path:
     assert len(list((project / "own").glob("*-result.json"))) == 12
 
 
-def test_reports_that_options_write_into_the_folder_itself_are_not_copied(
+def test_junit_and_allure_options_may_point_into_the_report_folder(
     project: Path, tmp_path: Path
 ) -> None:
     start = tmp_path / "link/r/start-1"
@@ -113,7 +115,7 @@ def test_reports_that_options_write_into_the_folder_itself_are_not_copied(
     assert (project / "r/shard.json").is_file()
 
 
-def test_shard_number_comes_from_the_ci_engine_and_its_tests_from_the_recorded_durations(
+def test_shard_auto_uses_the_slurm_array_index_and_the_recorded_durations(
     project: Path,
 ) -> None:
     durations = {
@@ -153,7 +155,7 @@ _MARK = (
         pytest.param("debian-12", _MARK, id="provisioner"),
     ],
 )
-def test_shard_has_the_tests_of_one_image_and_provisioner(
+def test_tests_of_one_image_or_provisioner_are_in_the_same_shard(
     project: Path, images: str, mark: str
 ) -> None:
     """These tests share saved states, which a shard makes once; tests of both kinds alternate."""
@@ -181,7 +183,7 @@ def test_shard_number_above_the_number_of_shards_is_a_usage_error(project: Path)
     assert "--shard: 3/2 is not a shard" in result.stderr
 
 
-def test_run_ends_and_records_nothing_if_its_job_was_started_again(project: Path) -> None:
+def test_run_stops_without_a_shard_record_if_its_job_was_started_again(project: Path) -> None:
     (project / "conftest.py").write_text(
         "import pathlib\n"
         "def pytest_runtest_teardown(item):\n"
@@ -231,7 +233,7 @@ def test_test_during_which_the_job_was_cancelled_is_recorded_as_not_run(project:
     assert [case.get("name", "") for case in cases] == ["test_first"]
 
 
-def test_longest_tests_of_a_shard_are_divided_among_its_workers(project: Path) -> None:
+def test_first_four_tests_of_a_shard_are_divided_between_both_workers(project: Path) -> None:
     """By default, xdist sends an eighth of the tests, here four, to a worker at once."""
     (project / "test_suite.py").write_text(
         "import os, pathlib, pytest\n"

@@ -49,7 +49,7 @@ def _modules(folder: Path) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in lines)
 
 
-def test_run_of_specs_imports_nothing_that_only_machines_need(tmp_path: Path) -> None:
+def test_run_of_shell_specs_imports_no_module_that_only_machines_need(tmp_path: Path) -> None:
     assert not _UNNEEDED & _modules(tmp_path).keys()
 
 

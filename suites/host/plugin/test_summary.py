@@ -39,7 +39,7 @@ CAUSE = """
 """
 
 
-def test_summary_shows_the_cause_within_80_columns(
+def test_summary_shows_the_cause_and_the_remedy_of_a_failure_in_80_columns(
     inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -56,7 +56,7 @@ def test_summary_shows_the_cause_within_80_columns(
     assert all(len(line) <= 80 for line in said)
 
 
-def test_report_of_a_failure_has_its_cause_and_the_remedy(
+def test_failure_report_shows_the_cause_and_the_remedy(
     inner: Inner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line that pytest prints for a failure shows the cause in place of the error, if it fits."""
@@ -117,7 +117,7 @@ def test_missing_requirements_are_listed_for_skipped_tests(inner: Inner) -> None
         ("--qemu=/nope", r"--qemu: There is no program '/nope' on this host"),
     ],
 )
-def test_run_whose_options_name_a_missing_image_or_qemu_ends_at_its_start(
+def test_missing_image_or_qemu_program_is_a_usage_error(
     inner: Inner, option: str, message: str
 ) -> None:
     result = inner.run("def test_kernel():\n    pass\n", option)
@@ -130,7 +130,7 @@ def test_run_whose_options_name_a_missing_image_or_qemu_ends_at_its_start(
     not entry_points(group="pytest11", name="gpu-node-harness"),
     reason="only options of an installed plugin are unknown when pytest looks for its ini file",
 )
-def test_path_of_an_option_is_refused_if_pytest_took_it_for_a_test_and_read_no_ini_file(
+def test_option_path_after_a_blank_is_refused_if_it_makes_pytest_miss_the_ini_file(
     inner: Inner, tmp_path: Path
 ) -> None:
     (inner.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")

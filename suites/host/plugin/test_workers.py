@@ -18,7 +18,7 @@ def test_failed_and_broken_tests_are_counted_across_workers(inner: Inner) -> Non
     result.stdout.fnmatch_lines(["expectations not met: 3; the harness could not tell: 3"])
 
 
-def test_summary_has_the_reason_for_which_workers_deselected_a_test(inner: Inner) -> None:
+def test_summary_shows_why_xdist_workers_deselected_a_test(inner: Inner) -> None:
     source = """
         import pytest
         @pytest.mark.vm_driver("qemu", reason="it is about QEMU")

@@ -29,14 +29,14 @@ def test_events_arrive_with_the_name_of_their_worker(tmp_path: Path) -> None:
     assert taken == [(_EVENT, "gw0"), (_EVENT, "gw1")]
 
 
-def test_folder_whose_path_is_too_long_is_refused_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_receiver_refuses_a_folder_whose_path_is_too_long(tmp_path: Path) -> None:
     (tmp_path / ("x" * 200)).mkdir()
 
     with pytest.raises(OSError, match="too long"):
         Receiver(tmp_path / ("x" * 200), lambda _event, _worker: None)
 
 
-def test_long_message_is_cut_and_arrives(tmp_path: Path) -> None:
+def test_long_progress_message_is_truncated(tmp_path: Path) -> None:
     taken: list[ProgressEvent] = []
     receiver = Receiver(tmp_path, lambda event, _worker: taken.append(event))
 

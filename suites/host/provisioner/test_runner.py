@@ -127,7 +127,7 @@ def run_in_bash(guest: GuestRoot, script: str) -> CommandResult:
         ("set -e\n", None),
     ],
 )
-def test_command_that_ended_a_bash_script_is_in_the_evidence(
+def test_evidence_has_the_command_that_ended_a_bash_script(
     tmp_path: Path, script: str, noted: tuple[int, str, int, str] | None
 ) -> None:
     guest = GuestRoot(tmp_path / "root")
@@ -139,7 +139,7 @@ def test_command_that_ended_a_bash_script_is_in_the_evidence(
     assert found == noted
 
 
-def test_error_trap_affects_neither_scripts_that_the_script_starts_nor_the_next_run(
+def test_error_trap_does_not_affect_child_scripts_or_the_next_run(
     tmp_path: Path,
 ) -> None:
     """Scripts that the script starts have no trap, and the next run does not use the recorded command."""
@@ -184,7 +184,9 @@ def test_each_run_has_its_own_evidence(tmp_path: Path, log: str | None) -> None:
     expect.log_line(evidence, "decided build", run=1)
 
 
-def test_cloud_init_gets_the_output_and_the_exit_code(tmp_path: Path) -> None:
+def test_runner_returns_the_output_and_exit_code_of_the_provisioner_to_cloud_init(
+    tmp_path: Path,
+) -> None:
     guest = GuestRoot(tmp_path / "root", has_output=False)
 
     result = guest.run("echo step; exit 7")
@@ -256,7 +258,7 @@ def test_results_of_an_earlier_run_are_not_attributed_to_a_later_run(
         expect.log_line(evidence, f"decided {other}", run=run)
 
 
-def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_earlier_run(
+def test_killed_run_that_writes_no_outcome_does_not_have_the_outcome_of_the_earlier_run(
     tmp_path: Path,
 ) -> None:
     """A provisioner that is killed early leaves the outcome file of the previous run unchanged."""
@@ -274,7 +276,9 @@ def test_run_that_writes_nothing_does_not_have_the_outcome_of_the_earlier_run(
 
 
 @pytest.mark.parametrize("run", [1, 2, 3])
-def test_each_run_has_an_outcome_even_if_all_outcomes_are_equal(tmp_path: Path, run: int) -> None:
+def test_each_run_has_an_outcome_even_if_all_runs_write_the_same_outcome(
+    tmp_path: Path, run: int
+) -> None:
     """A second `plan` makes the same decision as the first."""
     guest = GuestRoot(tmp_path / "root")
     for _ in range(3):
@@ -285,7 +289,7 @@ def test_each_run_has_an_outcome_even_if_all_outcomes_are_equal(tmp_path: Path, 
     expect.decided(evidence, "skip", run=run)
 
 
-def test_run_that_writes_no_outcome_has_no_outcome_of_an_earlier_run(tmp_path: Path) -> None:
+def test_run_that_writes_no_outcome_has_none_although_other_runs_have_one(tmp_path: Path) -> None:
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("skip"))
     guest.run("true")
@@ -298,7 +302,7 @@ def test_run_that_writes_no_outcome_has_no_outcome_of_an_earlier_run(tmp_path: P
     assert evidence.of_run(3).outcome is not None
 
 
-def test_run_in_which_the_power_was_lost_has_no_outcome_of_the_earlier_run(tmp_path: Path) -> None:
+def test_run_that_lost_power_does_not_have_the_outcome_of_the_earlier_run(tmp_path: Path) -> None:
     """The runner writes nothing after a power loss, so only the output marks the run."""
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("skip"))
@@ -308,7 +312,7 @@ def test_run_in_which_the_power_was_lost_has_no_outcome_of_the_earlier_run(tmp_p
     assert guest.evidence(tmp_path / "evidence").outcome is None
 
 
-def test_outcome_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> None:
+def test_outcome_of_the_bake_is_not_attributed_to_the_first_run(tmp_path: Path) -> None:
     guest = GuestRoot(tmp_path / "root")
     baked = guest.root / _OUTCOME[1:]
     baked.parent.mkdir(parents=True)
@@ -318,7 +322,9 @@ def test_outcome_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> N
     assert guest.evidence(tmp_path / "evidence").outcome is None
 
 
-def test_output_and_exit_code_reach_the_caller_and_the_log(tmp_path: Path) -> None:
+def test_runner_returns_output_and_exit_code_and_writes_the_output_to_the_cloud_init_log(
+    tmp_path: Path,
+) -> None:
     guest = GuestRoot(tmp_path / "root")
     result = guest.run("echo out; echo err >&2; exit 7")
 
@@ -327,7 +333,7 @@ def test_output_and_exit_code_reach_the_caller_and_the_log(tmp_path: Path) -> No
     assert (guest.root / CLOUD_INIT_OUTPUT_PATH[1:]).read_text() == result.stdout
 
 
-def test_output_of_a_bake_does_not_belong_to_the_first_run(tmp_path: Path) -> None:
+def test_output_of_the_bake_is_not_attributed_to_the_first_run(tmp_path: Path) -> None:
     """A baked image keeps the output of cloud-init; an instance numbers its runs from 1 again."""
     guest = GuestRoot(tmp_path / "root", log=None)
     guest.run("echo decided build")
@@ -355,7 +361,9 @@ def test_provisioner_runs_even_if_its_results_cannot_be_stored(tmp_path: Path) -
     assert (guest.root / EXIT_CODE_PATH[1:]).read_text() == "9\n"
 
 
-def test_number_of_a_run_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_expectation_for_a_run_number_that_does_not_exist_raises_a_harness_error(
+    tmp_path: Path,
+) -> None:
     guest = GuestRoot(tmp_path / "root")
     guest.run("true")
     guest.run("true")
@@ -366,7 +374,9 @@ def test_number_of_a_run_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         expect.provisioned(guest.evidence(tmp_path / "evidence"), run=3)
 
 
-def test_log_that_was_replaced_shows_no_earlier_run(tmp_path: Path) -> None:
+def test_log_line_of_a_run_is_refused_if_the_log_was_replaced_since_that_run(
+    tmp_path: Path,
+) -> None:
     guest = GuestRoot(tmp_path / "root")
     guest.run(provisioning("build") + "\n")
     guest.run(f'echo new >"$ROOT{_LOG}"')

@@ -100,13 +100,13 @@ def test_command_that_does_not_read_its_input_succeeds() -> None:
     assert RUNNER.run(("true",), timeout_s=30, stdin="x" * 300_000).ok
 
 
-def test_command_that_closes_its_output_is_waited_for() -> None:
+def test_run_waits_for_a_command_that_closes_its_output() -> None:
     script = "exec >&- 2>&-; sleep 0.3; exit 3"
 
     assert RUNNER.run(("sh", "-c", script), timeout_s=30).exit_code == 3
 
 
-def test_no_process_is_killed_if_a_command_closes_its_outputs_when_it_ends(
+def test_no_process_group_is_killed_after_a_command_that_exits_normally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed: list[object] = []
@@ -162,7 +162,7 @@ def test_output_limit_applies_to_stdout_and_stderr_together(script: str, *, is_k
     assert result.ok is is_kept
 
 
-def test_spawned_process_has_its_own_session_and_the_given_folder_and_environment(
+def test_spawned_process_runs_in_its_own_session_with_the_given_folder_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINE", "1")

@@ -119,7 +119,7 @@ ROWS = [
     ROWS,
     ids=[f"{name}{', opted out' if is_out else ''}" for name, is_out in ROWS],
 )
-def test_real_and_simulated_containerd_give_the_expected_answer(
+def test_simulated_containerd_gives_the_same_configuration_result_as_real_containerd(
     program: tuple[Release, Path], tmp_path: Path, kind: str, *, is_opted_out: bool
 ) -> None:
     release, path = program

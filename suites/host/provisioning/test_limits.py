@@ -52,7 +52,7 @@ def test_command_that_leaves_a_daemon_behind_keeps_its_exit_code(
         assert "late" not in result.stdout
 
 
-def test_command_that_ended_before_its_limit_has_not_timed_out(
+def test_command_that_exits_before_its_time_limit_is_not_timed_out_despite_a_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "_LEFT_BEHIND_S", 60)
@@ -64,7 +64,7 @@ def test_command_that_ended_before_its_limit_has_not_timed_out(
         assert "late" not in result.stdout
 
 
-def test_leftover_group_processes_that_hold_output_are_killed(
+def test_background_process_that_keeps_the_output_open_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "_LEFT_BEHIND_S", 0.1)
@@ -89,7 +89,7 @@ def test_run_ends_in_time_if_a_daemon_holds_the_output_of_a_killed_command(
         assert "late" not in result.stdout
 
 
-def test_command_that_closed_its_output_is_killed_at_its_limit() -> None:
+def test_command_that_closed_its_output_is_killed_at_the_time_limit() -> None:
     script = "echo $$; exec >&- 2>&-; exec sleep 60"
 
     result = RUNNER.run(("sh", "-c", script), timeout_s=1)

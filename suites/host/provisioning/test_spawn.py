@@ -27,7 +27,7 @@ def _is_gone(pid: int) -> Observation[bool]:
     return Observation(True if state == "Z" else None, f"process {pid} in state {state}")
 
 
-def test_process_dies_with_a_killed_parent() -> None:
+def test_spawned_process_dies_when_its_parent_is_killed() -> None:
     parent = spawn([sys.executable, "-c", _STARTS_ANOTHER], stdin=PIPE, stdout=PIPE)
     try:
         assert parent.stdout is not None
@@ -75,7 +75,7 @@ def test_error_for_a_missing_setpriv_mentions_the_program(
         spawn(["true"])
 
 
-def test_processes_left_in_the_group_of_an_ended_process_are_killed() -> None:
+def test_end_kills_leftover_processes_of_the_process_group() -> None:
     process = spawn(["sh", "-c", "sleep 600 & echo $!; sleep 0.3"], stdout=PIPE)
     assert process.stdout is not None
     with process.stdout:
@@ -112,7 +112,7 @@ def test_group_of_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatc
     assert end(process, grace_s=1) == 0
 
 
-def test_child_keeps_running_after_a_spawn_by_a_process_with_another_id(
+def test_spawn_in_a_process_with_another_pid_does_not_end_earlier_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = spawn(["sh", "-c", "echo begun; exec sleep 100"], stdout=PIPE)

@@ -49,7 +49,7 @@ def _read_all(sock: socket.socket) -> bytes:
     return bytes(content)
 
 
-def test_bytes_and_the_end_of_both_directions_are_passed_on(
+def test_data_and_end_of_stream_are_forwarded_in_both_directions(
     host: socket.socket, guest: tuple[socket.socket, ChildProcess]
 ) -> None:
     ours, process = guest
@@ -99,7 +99,7 @@ def test_guest_sees_the_end_of_a_connection_that_the_host_resets(
     assert process.wait(timeout=10) == 0
 
 
-def test_program_ends_when_qemu_closes_its_end_of_the_connection(
+def test_program_exits_when_qemu_closes_the_connection(
     host: socket.socket, guest: tuple[socket.socket, ChildProcess]
 ) -> None:
     ours, process = guest

@@ -113,7 +113,7 @@ def ask(
     return answer.status, answer.read()
 
 
-def test_answers_pass_unchanged_over_one_connection_and_are_logged(
+def test_proxy_returns_upstream_answers_unchanged_and_logs_the_requests(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     with client(proxy) as connection:
@@ -139,7 +139,7 @@ def test_upload_reaches_the_registry_with_its_body(proxy: RegistryProxy) -> None
         assert answer.read() == b"cba"
 
 
-def test_planned_refusal_applies_to_one_pull_and_not_to_the_next(
+def test_refusal_of_the_next_pull_applies_to_all_requests_of_one_connection(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     """Containerd repeats a request after a 429 over the same connection, within the same pull."""
@@ -171,7 +171,7 @@ def test_missing_blob_is_reported_although_the_manifest_exists(
         assert ask(connection, "GET", LAYER)[0] == 404
 
 
-def test_refused_request_gets_a_reason_and_a_401_answer_asks_for_credentials(
+def test_401_answer_has_a_www_authenticate_header_and_an_error_body(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(status=401))
@@ -185,7 +185,7 @@ def test_refused_request_gets_a_reason_and_a_401_answer_asks_for_credentials(
         assert b"UNAUTHORIZED" in answer.read()
 
 
-def test_connection_is_cut_at_the_given_byte_of_a_blob_even_if_a_client_resumes_there(
+def test_download_of_a_blob_is_cut_at_the_given_byte_even_after_a_range_request(
     proxy: RegistryProxy, log: RegistryLog
 ) -> None:
     log.disturb_all(PullFault(cut_after_bytes=50_000))
@@ -205,9 +205,7 @@ def test_connection_is_cut_at_the_given_byte_of_a_blob_even_if_a_client_resumes_
     assert [each.body_bytes for each in log.requests] == [50_000, 0, len(BLOB), len(BLOB)]
 
 
-def test_blob_at_a_limited_speed_takes_the_time_that_this_speed_needs(
-    proxy: RegistryProxy, log: RegistryLog
-) -> None:
+def test_speed_limit_slows_the_download_of_a_blob(proxy: RegistryProxy, log: RegistryLog) -> None:
     log.disturb_all(PullFault(bytes_per_s=len(BLOB) * 2))
 
     with client(proxy) as connection:
@@ -218,7 +216,7 @@ def test_blob_at_a_limited_speed_takes_the_time_that_this_speed_needs(
 
 
 @pytest.mark.parametrize("status", [None, 503])
-def test_delay_precedes_the_answer(
+def test_proxy_delays_the_answer_by_the_given_time(
     proxy: RegistryProxy, log: RegistryLog, status: int | None
 ) -> None:
     log.disturb_all(PullFault(delay_s=0.3, status=status))
@@ -417,7 +415,7 @@ def raw(proxy: RegistryProxy, request: bytes) -> bytes:
         (b"GET /v2/a HTTP/1.1\r\nX: a\x0bb\r\n\tc\x00\r\n", b"200"),
     ],
 )
-def test_malformed_request_gets_one_answer_and_its_body_gets_none(
+def test_proxy_answers_a_malformed_request_once_and_ignores_its_body(
     proxy: RegistryProxy, log: RegistryLog, lines: bytes, status: bytes
 ) -> None:
     body = b"" if status == b"200" else b"POST /v2/b HTTP/1.1\r\n\r\n"
@@ -430,7 +428,7 @@ def test_malformed_request_gets_one_answer_and_its_body_gets_none(
     assert [each.status for each in log.requests] == [int(status)]
 
 
-def test_body_of_an_upload_is_passed_on_before_all_of_it_has_arrived(log: RegistryLog) -> None:
+def test_upload_is_forwarded_before_the_whole_body_has_arrived(log: RegistryLog) -> None:
     """A guest that announces gigabytes does not use memory of the proxy."""
     arrived = threading.Event()
 
@@ -469,7 +467,7 @@ def test_upload_beyond_the_limit_is_refused(
     assert b"HARNESS_LIMIT_REGISTRY_UPLOAD_MIB" in answers[2]
 
 
-def test_flood_of_requests_ends_at_the_limit_and_the_log_says_so(
+def test_proxy_answers_no_more_requests_than_the_limit(
     proxy: RegistryProxy, log: RegistryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_REGISTRY_REQUESTS", "3")
@@ -486,7 +484,7 @@ def test_flood_of_requests_ends_at_the_limit_and_the_log_says_so(
     assert "\x1b" not in said
 
 
-def test_flood_of_connections_ends_at_the_limit(
+def test_proxy_refuses_connections_above_the_limit(
     proxy: RegistryProxy, log: RegistryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_REGISTRY_CONNECTIONS", "2")

@@ -55,7 +55,7 @@ def an_archive() -> bytes:
     return archive_of(image, reference="mcr.microsoft.com/gpu:1")
 
 
-def test_registry_runs_despite_a_long_folder_path_and_ends_with_its_with_block(
+def test_registry_runs_in_a_folder_with_a_long_path_until_the_with_block_ends(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / ("a" * 120)

@@ -151,7 +151,7 @@ def test_refresh_token_of_docker_login_is_exchanged_for_a_token(
     assert registry.proofs == {"Bearer t0k"}
 
 
-def test_several_challenges_in_headers_of_their_own_are_read(
+def test_client_finds_the_basic_challenge_among_several_www_authenticate_headers(
     registry: Adversary, puller: Puller
 ) -> None:
     def lie(request: Request) -> bool:
@@ -184,7 +184,7 @@ def test_password_is_sent_again_after_a_redirect_within_the_registry(
     assert puller.client.tags("images") == ["a"]
 
 
-def test_blob_that_the_registry_stores_elsewhere_is_not_requested_before_a_push(
+def test_push_checks_a_redirected_blob_only_with_head_requests(
     registry: Adversary, other: Adversary, puller: Puller
 ) -> None:
     """A signed URL of a blob in a cloud's storage is valid for one method only."""
@@ -204,7 +204,7 @@ def test_blob_that_the_registry_stores_elsewhere_is_not_requested_before_a_push(
         ("", None),
     ],
 )
-def test_upload_goes_to_the_location_that_the_registry_names(
+def test_upload_is_sent_to_the_location_header_of_the_registry(
     registry: Adversary, puller: Puller, location: str, pushed: str | None
 ) -> None:
     def lie(request: Request) -> bool:
@@ -467,7 +467,7 @@ def _with_large_layer(registry: Adversary) -> None:
         pytest.param(_with_rest(b"PK\5\6" + bytes(18)[:17]), "can't be unpacked", id="no zip"),
     ],
 )
-def test_artifact_that_differs_from_its_description_is_refused_and_made_on_this_host(
+def test_pulled_artifact_that_differs_from_its_description_is_refused(
     registry: Adversary, puller: Puller, lie: Callable[[Adversary], None], why: str
 ) -> None:
     lie(registry)
@@ -481,7 +481,7 @@ def test_artifact_that_differs_from_its_description_is_refused_and_made_on_this_
     assert sum(path.stat().st_size for path in puller.partial.glob("*")) < 100_000
 
 
-def test_download_of_a_disk_on_a_file_of_the_host_is_removed(
+def test_pulled_disk_whose_backing_file_is_a_host_file_is_deleted(
     registry: Adversary, puller: Puller
 ) -> None:
     _with_disk_on("/etc/shadow")(registry)
@@ -491,7 +491,7 @@ def test_download_of_a_disk_on_a_file_of_the_host_is_removed(
     assert list(puller.partial.iterdir()) == []
 
 
-def test_unpacked_data_far_beyond_the_packed_size_is_refused_even_if_its_size_is_described(
+def test_decompression_bomb_is_refused_but_a_sparse_file_is_pulled(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only holes may exceed the packed size: the memory of a guest is mostly zeros."""
@@ -506,9 +506,7 @@ def test_unpacked_data_far_beyond_the_packed_size_is_refused_even_if_its_size_is
     assert (puller.into / "bomb").stat().st_size < 6 << 20
 
 
-def test_files_are_pulled_even_if_two_of_them_have_the_same_content(
-    registry: Adversary, puller: Puller
-) -> None:
+def test_artifact_with_two_identical_files_is_pulled(registry: Adversary, puller: Puller) -> None:
     files = {"1/initrd.img": b"same", "2/initrd.img": b"same", "empty": b""}
     registry.have(files, rest(registry, zipped({"evidence/console.log": b"booted"})))
 
@@ -523,7 +521,7 @@ def _is_disk(request: Request) -> bool:
     return request.path.endswith(request.registry.manifest["layers"][0]["digest"])
 
 
-def test_dropped_connections_do_not_end_a_pull_that_makes_progress(
+def test_pull_continues_after_dropped_connections_if_each_connection_sends_data(
     registry: Adversary, puller: Puller
 ) -> None:
     """The number of dropped connections is ten times the limit of tries."""
@@ -550,7 +548,7 @@ def test_dropped_connections_do_not_end_a_pull_that_makes_progress(
 
 
 @pytest.mark.parametrize("is_compressible", [False, True])
-def test_pull_continues_at_a_registry_that_sends_the_whole_blob_again(
+def test_pull_succeeds_if_the_registry_ignores_range_requests(
     registry: Adversary, puller: Puller, *, is_compressible: bool
 ) -> None:
     """The registry ignores the requested range and answers 200."""
@@ -581,7 +579,7 @@ def test_pull_continues_at_a_registry_that_sends_the_whole_blob_again(
 
 
 @pytest.mark.parametrize("size", [1, 1000, 100_000])
-def test_blob_whose_received_part_is_damaged_is_pulled_anew(
+def test_blob_is_downloaded_again_if_the_partial_download_is_damaged(
     registry: Adversary, puller: Puller, size: int
 ) -> None:
     """After a crash of the host, the end of a file may have zeros."""
@@ -605,7 +603,7 @@ def test_blob_whose_received_part_is_damaged_is_pulled_anew(
 
 
 @pytest.mark.parametrize("extent", ["bytes 0-19999/20000", "bytes 9-19999/20000", "junk", ""])
-def test_range_that_was_not_requested_is_refused(
+def test_answer_with_a_wrong_content_range_is_refused(
     registry: Adversary, puller: Puller, extent: str
 ) -> None:
     """The data that were received earlier are kept, and the next pull continues after them."""
@@ -633,7 +631,7 @@ def test_range_that_was_not_requested_is_refused(
     assert (puller.into / "disk.qcow2").read_bytes() == DISK["disk.qcow2"]
 
 
-def test_description_that_differs_from_the_pushed_description_is_refused(
+def test_artifact_description_with_a_wrong_digest_is_refused(
     registry: Adversary, puller: Puller
 ) -> None:
     """The description lists the digests of all files, so its own digest must be right."""
@@ -691,7 +689,7 @@ def test_too_slow_answer_of_the_registry_ends_the_request(
     assert time.monotonic() - begun < 20
 
 
-def test_endless_answer_ends_at_the_deadline(
+def test_endless_answer_headers_end_at_the_time_limit(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_STORE_SECONDS", "1")
@@ -701,9 +699,7 @@ def test_endless_answer_ends_at_the_deadline(
     assert "HARNESS_LIMIT_STORE_SECONDS" in puller.fail()
 
 
-def test_pull_leaves_half_of_the_time_to_make_the_artifact(
-    registry: Adversary, puller: Puller
-) -> None:
+def test_slow_pull_is_ended_at_half_of_the_time_limit(registry: Adversary, puller: Puller) -> None:
     """The registry is fast enough to continue but never finishes."""
     registry.have({"disk.qcow2": bytes(1 << 20) + os.urandom(1 << 20)})
 
@@ -735,7 +731,7 @@ def test_pull_leaves_half_of_the_time_to_make_the_artifact(
         ("soon", [0.01]),
     ],
 )
-def test_client_waits_for_the_pause_that_the_registry_asks_for(
+def test_client_waits_for_the_time_in_the_retry_after_header(
     registry: Adversary, tmp_path: Path, asked: str, pauses: list[float]
 ) -> None:
     clock = FakeClock()
@@ -749,7 +745,7 @@ def test_client_waits_for_the_pause_that_the_registry_asks_for(
     assert clock.sleeps == pauses
 
 
-def test_pause_that_is_too_long_ends_the_pull(registry: Adversary, tmp_path: Path) -> None:
+def test_too_long_retry_after_time_ends_the_pull(registry: Adversary, tmp_path: Path) -> None:
     clock = FakeClock()
     registry.lie = lambda request: request.reply(429, Retry_After="301")
 
@@ -760,7 +756,9 @@ def test_pause_that_is_too_long_ends_the_pull(registry: Adversary, tmp_path: Pat
     assert clock.sleeps == []
 
 
-def test_endless_answer_is_refused_at_its_size_limit(registry: Adversary, puller: Puller) -> None:
+def test_registry_answer_above_the_size_limit_is_refused(
+    registry: Adversary, puller: Puller
+) -> None:
     registry.lie = lambda request: request.flood(f"{OK}\r\n".encode(), b"[" * (1 << 16))
 
     assert "HARNESS_LIMIT_STORE_ANSWER_MIB" in puller.fail()
@@ -768,7 +766,7 @@ def test_endless_answer_is_refused_at_its_size_limit(registry: Adversary, puller
     assert registry.flooded < 64 << 20
 
 
-def test_endless_list_of_tags_is_refused_at_its_limit(
+def test_list_of_tags_above_the_limit_is_refused(
     registry: Adversary, puller: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_STORE_TAGS", "20")
@@ -857,7 +855,7 @@ def test_push_to_a_registry_that_reads_too_slowly_ends_with_an_error(
         (201, "can't be reached for it in 2 tries: "),
     ],
 )
-def test_answer_before_the_end_of_an_upload_is_reported(
+def test_early_answer_during_an_upload_is_reported(
     registry: Adversary, puller: Puller, tmp_path: Path, status: int, why: str
 ) -> None:
     file = tmp_path / "blob"
@@ -873,7 +871,7 @@ def test_answer_before_the_end_of_an_upload_is_reported(
         puller.client.push_blob("images", file, "sha256:1", "it")
 
 
-def test_artifact_that_does_not_belong_to_the_cache_is_not_published(
+def test_pulled_artifact_with_a_malformed_description_is_not_stored_in_the_cache(
     registry: Adversary,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -64,7 +64,9 @@ def test_host_that_may_only_read_the_store_pushes_nothing(shop: Shop) -> None:
     assert all(request.method in {"GET", "HEAD"} for request in shop.log.requests)
 
 
-def test_list_of_the_store_shows_what_a_checkpoint_requires_of_a_host(filled: Shop) -> None:
+def test_store_list_shows_the_qemu_version_and_processor_that_a_checkpoint_needs(
+    filled: Shop,
+) -> None:
     (artifact,) = filled.host("other").shared.ls()
 
     assert artifact.needs == "QEMU 7.2, any processor"
@@ -89,7 +91,7 @@ def test_host_with_another_qemu_makes_its_own_checkpoint_and_reports_why(filled:
         (500, "look into the registry's log"),
     ],
 )
-def test_refused_pull_is_reported_in_one_sentence_and_the_host_makes_its_own_artifact(
+def test_host_makes_the_artifact_itself_if_the_registry_refuses_the_pull(
     filled: Shop, status: int, sentence: str
 ) -> None:
     filled.log.disturb_all(PullFault(status=status))
@@ -135,7 +137,7 @@ def test_error_for_a_truncated_blob_mentions_the_file_that_the_blob_contains(fil
     assert second.leftovers() == [second.have().folder.name]
 
 
-def test_blob_with_another_digest_is_not_kept_and_the_error_mentions_its_file(
+def test_blob_with_a_wrong_digest_is_deleted_and_the_error_mentions_the_file(
     filled: Shop,
 ) -> None:
     blob = filled.blob()
@@ -248,7 +250,7 @@ def test_image_that_another_host_pushed_is_not_built_again(
     assert str(tmp_path / "second") in capsys.readouterr().out
 
 
-def test_damaged_folder_is_not_pushed(
+def test_damaged_checkpoint_is_not_pushed(
     shop: Shop,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -267,7 +269,7 @@ def test_damaged_folder_is_not_pushed(
     assert host.shared.ls() == []
 
 
-def test_push_fails_if_one_image_is_damaged_although_all_checkpoints_are_pushed(
+def test_push_exits_with_2_if_an_image_is_damaged(
     shop: Shop,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -22,7 +22,9 @@ _EVALUATIONS = {
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
-def test_background_job_ends_before_later_code_runs(project: SpecProject, shell: str) -> None:
+def test_background_job_finishes_before_later_checks_and_examples_run(
+    project: SpecProject, shell: str
+) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     project.write("late.sh", f"#!/bin/sh\n{_LATE.format(kind='script')}\n").chmod(0o755)
     pair = "It 'starts a job ({kind})'\n{code}End\nIt 'follows ({kind})'\n{read}End\n"

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
         ("env sleep 3 && command sleep 4", [3, 4]),
     ],
 )
-def test_sleeps_are_logged_and_take_no_time(shell: Shell, code: str, seconds: list[float]) -> None:
+def test_virtual_sleeps_are_logged_with_their_duration(
+    shell: Shell, code: str, seconds: list[float]
+) -> None:
     assert [sleep.seconds for sleep in shell.evaluate(code).check().sleeps] == seconds
 
 
-def test_clocks_of_the_shell_and_of_date_advance_together(shell: Shell) -> None:
+def test_virtual_sleep_advances_date_and_the_time_variables_of_bash_equally(shell: Shell) -> None:
     result = shell.evaluate(
         "a=$(date +%s) s=$SECONDS e=$EPOCHSECONDS r=${EPOCHREALTIME%.*}\n"
         "sleep 1000; (sleep 1000); sleep 0\n"
@@ -45,7 +47,7 @@ def test_clocks_of_the_shell_and_of_date_advance_together(shell: Shell) -> None:
     "words",
     ["-d @86400", "--date @86400", "-u -d@86400", "-r /tmp/f", "--reference=/tmp/f", "-f /tmp/f"],
 )
-def test_date_option_for_another_time_ignores_the_virtual_clock(shell: Shell, words: str) -> None:
+def test_date_with_an_explicit_time_ignores_the_virtual_clock(shell: Shell, words: str) -> None:
     result = shell.evaluate(
         f"echo @86400 >/tmp/f; touch -d @86400 /tmp/f; sleep 1000; date {words} +%s"
     )
@@ -62,7 +64,7 @@ def test_seconds_variable_adds_up_fractions_of_sleeps(shell: Shell) -> None:
     assert int(result.stdout) <= 100
 
 
-def test_date_keeps_fractions_of_a_second(shell: Shell) -> None:
+def test_virtual_sleep_advances_date_by_fractions_of_a_second(shell: Shell) -> None:
     result = shell.evaluate("a=$(date +%s%3N); sleep 1.75; echo $(($(date +%s%3N) - a))")
 
     assert int(result.stdout) >= 1750
@@ -124,7 +126,9 @@ def test_timeout_ends_a_command_that_sleeps_too_long(
     assert (result.status, result.sleeps[-1].at_s) == (status, at_s)
 
 
-def test_late_timeout_does_not_set_the_clock_back(shell: Shell) -> None:
+def test_expired_timeout_of_a_background_job_does_not_set_the_virtual_clock_back(
+    shell: Shell,
+) -> None:
     code = (
         "timeout 5 bash -c ': >/tmp/begun; until [ -e /tmp/go ]; do :; done; sleep 30' &\n"
         "until [ -e /tmp/begun ]; do :; done; sleep 100; : >/tmp/go; wait $!"
@@ -134,7 +138,9 @@ def test_late_timeout_does_not_set_the_clock_back(shell: Shell) -> None:
     assert (result.status, result.sleeps[-1].at_s) == (124, 100)
 
 
-def test_loop_that_waits_for_a_process_lets_the_process_run(shell: Shell) -> None:
+def test_process_makes_progress_while_a_loop_with_virtual_sleeps_waits_for_it(
+    shell: Shell,
+) -> None:
     code = (
         "{ /bin/sleep 0.1; echo done; } & pid=$!\n"
         "for try in {1..60}; do kill -0 $pid 2>/dev/null || exit 0; sleep 1; done; exit 9"
@@ -189,5 +195,7 @@ def test_sleep_does_not_wait_for_jobs_that_have_ended(tmp_path: Path, code: str)
         "/bin/sleep 60 & (sleep 1; sleep 1); kill $!",
     ],
 )
-def test_sleep_lets_a_running_job_run(tmp_path: Path, code: str) -> None:
+def test_virtual_sleep_waits_in_real_time_while_a_background_job_runs(
+    tmp_path: Path, code: str
+) -> None:
     assert _waits(tmp_path, code) == 2

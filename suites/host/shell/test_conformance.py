@@ -78,7 +78,7 @@ def _outcomes(verdicts: dict[int, Verdict]) -> dict[int, Outcome]:
 
 @pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
 @pytest.mark.parametrize("name", _SHELLS)
-def test_examples_get_the_verdicts_in_their_names_and_the_reports_in_their_comments(
+def test_conformance_examples_get_the_expected_verdicts_and_reports(
     tmp_path: Path, name: str, path: Path
 ) -> None:
     shell = _SHELLS[name]
@@ -124,7 +124,9 @@ _REASONS = {
 
 
 @pytest.mark.parametrize("name", _SHELLS)
-def test_verdict_has_the_reason_of_the_mark_that_takes_effect(tmp_path: Path, name: str) -> None:
+def test_skip_or_pending_verdict_has_the_reason_of_the_effective_mark(
+    tmp_path: Path, name: str
+) -> None:
     path = tmp_path / "a_spec.sh"
     path.write_text("".join(_REASONS))
 

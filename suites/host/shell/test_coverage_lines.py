@@ -130,7 +130,7 @@ from_library() {
 """
 
 
-def test_lines_in_the_trace_of_bash_are_the_lines_that_coverage_takes_for_commands(
+def test_coverage_counts_the_same_lines_as_the_bash_trace(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "my scripts"
@@ -155,7 +155,7 @@ def test_lines_in_the_trace_of_bash_are_the_lines_that_coverage_takes_for_comman
 
 
 @pytest.mark.parametrize("options", ["", "set -e;", "set -u;"])
-def test_code_behaves_the_same_if_its_trace_cannot_be_written(
+def test_code_runs_without_errors_if_the_coverage_trace_cannot_be_written(
     tmp_path: Path, options: str
 ) -> None:
     shutil.copy(TRACE, tmp_path)

@@ -153,7 +153,7 @@ def _counted(run: PytestRun, name: str) -> set[int]:
 
 
 @pytest.mark.parametrize("option", [[], ["--shell-cov=lib"]], ids=["plain", "coverage"])
-def test_verdicts_are_the_same_with_coverage(run: PytestRun, option: list[str]) -> None:
+def test_coverage_changes_no_verdict(run: PytestRun, option: list[str]) -> None:
     _write(run, traced=_TRACED)
 
     result = run_pytest(run, *option)
@@ -164,7 +164,7 @@ def test_verdicts_are_the_same_with_coverage(run: PytestRun, option: list[str]) 
 
 @pytest.mark.parametrize("tests", ["spec", "test_a.py"])
 @pytest.mark.parametrize("traced", [_TRACED, ""], ids=["some code traces itself", "none does"])
-def test_all_lines_that_ran_are_covered(run: PytestRun, tests: str, traced: str) -> None:
+def test_coverage_counts_all_executed_lines(run: PytestRun, tests: str, traced: str) -> None:
     _write(run, traced=traced)
 
     run_pytest(run, tests, "--shell-cov=lib")
@@ -177,7 +177,9 @@ def test_all_lines_that_ran_are_covered(run: PytestRun, tests: str, traced: str)
 
 
 @pytest.mark.parametrize("name", ["a_spec.sh", "test_a.py"])
-def test_code_of_a_trap_is_covered_if_the_code_signals_itself(run: PytestRun, name: str) -> None:
+def test_coverage_counts_a_trap_that_runs_after_the_code_signals_itself(
+    run: PytestRun, name: str
+) -> None:
     script = run.root / "lib/told.sh"
     script.parent.mkdir()
     script.write_text("f() {\n  trap told USR1\n  kill -s USR1 $$\n}\ntold() {\n  echo told\n}\n")

@@ -41,7 +41,9 @@ def test_code_that_writes_to_a_descriptor_of_the_harness_is_reported(
         shell.evaluate("speak")
 
 
-def test_killed_evaluation_has_no_results_of_the_previous_evaluation(shell: Shell) -> None:
+def test_result_of_a_killed_evaluation_has_no_data_of_the_previous_evaluation(
+    shell: Shell,
+) -> None:
     first = shell.evaluate("KEPT=1; sleep 5; echo out; echo err >&2")
     assert (first.variable("KEPT"), len(first.sleeps)) == ("1", 1)
 
@@ -52,7 +54,7 @@ def test_killed_evaluation_has_no_results_of_the_previous_evaluation(shell: Shel
 
 
 @pytest.mark.parametrize(("signal", "status"), [("TERM", 143), ("INT", 130), ("HUP", 129)])
-def test_signal_that_ends_an_evaluation_gives_its_status(
+def test_evaluation_that_a_signal_ended_has_status_128_plus_the_signal_number(
     shell: Shell, signal: str, status: int
 ) -> None:
     result = shell.evaluate(f"trap 'echo cleaned' EXIT; X=1; kill -{signal} $BASHPID; echo no")
@@ -62,7 +64,7 @@ def test_signal_that_ends_an_evaluation_gives_its_status(
 
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-"])
-def test_code_that_closes_its_streams_has_variables_and_runs_its_trap_on_exit(
+def test_code_that_closes_stdout_or_stderr_still_runs_its_exit_trap(
     shell: Shell, streams: str
 ) -> None:
     result = shell.evaluate(f"trap 'echo lost; X=2' EXIT; X=1; exec {streams}; exit 3")
@@ -87,7 +89,7 @@ def test_code_that_closes_its_streams_has_variables_and_runs_its_trap_on_exit(
         ("kill -KILL $$", 137, ""),
     ],
 )
-def test_signal_to_its_own_shell_has_the_same_effect_as_in_a_script(
+def test_signal_from_code_to_its_shell_has_the_same_effect_as_in_a_script(
     shell: Shell, code: str, status: int, stdout: str
 ) -> None:
     result = shell.evaluate(code)
@@ -103,7 +105,7 @@ def test_signal_to_its_own_shell_has_the_same_effect_as_in_a_script(
         ("/bin/kill -KILL $$", r"signal 9 \(Killed\)"),
     ],
 )
-def test_signal_to_the_shell_of_all_evaluations_is_named(
+def test_error_names_the_signal_that_killed_the_shell_of_the_fixture(
     shell: Shell, code: str, words: str
 ) -> None:
     with pytest.raises(ExpectationError, match=words):
@@ -111,7 +113,7 @@ def test_signal_to_the_shell_of_all_evaluations_is_named(
     assert shell.evaluate("echo next").stdout == "next\n"
 
 
-def test_evaluation_has_the_output_of_background_jobs_that_end_soon(shell: Shell) -> None:
+def test_evaluation_includes_the_output_of_background_jobs_that_end_soon(shell: Shell) -> None:
     log = "exec > >(command -p sleep 0.2; tee /var/log/setup) 2>&1; echo out; echo err >&2"
     assert shell.evaluate(log).stdout == "out\nerr\n"
     assert shell.path("/var/log/setup").read_text() == "out\nerr\n"
@@ -131,7 +133,7 @@ def test_evaluation_has_the_output_of_background_jobs_that_end_soon(shell: Shell
     ],
 )
 @pytest.mark.parametrize("interpreter", ["bash", "dash"])
-def test_script_runs_with_the_options_of_its_first_line(
+def test_script_runs_with_the_shell_options_in_its_shebang(
     shell: Shell, tmp_path: Path, first_line: str, status: int, interpreter: str
 ) -> None:
     if interpreter == "dash":
@@ -156,13 +158,13 @@ _CODE = {
 
 
 @pytest.mark.parametrize("code", _CODE)
-def test_code_runs_as_in_a_script(shell: Shell, code: str) -> None:
+def test_evaluated_code_behaves_as_in_a_script(shell: Shell, code: str) -> None:
     result = shell.evaluate(code).check()
 
     assert (result.stdout, result.stderr) == (_CODE[code], "")
 
 
-def test_shell_options_that_sourcing_sets_apply_except_errexit(
+def test_shell_options_of_a_sourced_script_stay_set_except_errexit(
     shell: Shell, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"

@@ -27,7 +27,7 @@ def test_unused_fake_is_not_an_error(shell: Shell) -> None:
     assert shell.evaluate("echo done").stdout == "done\n"
 
 
-def test_code_sees_the_links_that_systemctl_makes(shell: Shell) -> None:
+def test_systemctl_enable_of_the_fake_creates_the_unit_link(shell: Shell) -> None:
     systemd = fakes.Systemd().install(shell)
     shell.write(
         "/etc/systemd/system/harness-trial.service",
@@ -59,7 +59,7 @@ def test_fake_notices_files_that_the_code_deletes(shell: Shell) -> None:
     assert dkms.state("nvidia", "580.1") is None
 
 
-def test_calls_by_a_child_process_and_calls_by_an_absolute_path_reach_the_fake(
+def test_fake_answers_calls_from_child_processes_and_by_absolute_path(
     shell: Shell,
 ) -> None:
     packages = fakes.Packages(installed=[fakes.Package(name="gcc", version="12")]).install(shell)

@@ -47,7 +47,7 @@ def test_coverage_of_python_tests_is_recorded(project: SpecProject, workers: lis
     assert set(data.lines(str(script.resolve())) or []) == {1, 2}
 
 
-def test_unused_rules_of_a_failed_test_are_not_reported(project: SpecProject) -> None:
+def test_unused_mock_is_reported_only_for_a_test_that_passes(project: SpecProject) -> None:
     project.write(
         "test_both.py",
         "def test_fails(shell):\n    shell.mock('curl').answers('x')\n    assert False\n\n\n"
@@ -59,7 +59,7 @@ def test_unused_rules_of_a_failed_test_are_not_reported(project: SpecProject) ->
     assert "1 failed, 1 passed, 1 error" in result.stdout
 
 
-def test_trace_of_a_spec_shows_the_code_under_test_only(project: SpecProject) -> None:
+def test_xtrace_of_a_spec_shows_only_the_code_under_test(project: SpecProject) -> None:
     project.write(
         "trace_spec.sh",
         """\

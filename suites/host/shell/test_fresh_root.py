@@ -50,7 +50,9 @@ def new_shell(tmp_path: Path) -> Iterator[Callable[[], Shell]]:
     pool.close()
 
 
-def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[], Shell]) -> None:
+def test_next_test_keeps_files_of_sourcing_but_no_changes_of_the_previous_test(
+    new_shell: Callable[[], Shell],
+) -> None:
     """Sourcing replaces a denied command by a file, which stays. Directories keep their modes."""
     folders = [Path("/dev/shm"), Path("/usr/local")]  # noqa: S108 - of the host
     modes = "".join(f"{folder.stat().st_mode & 0o7777:o}\n" for folder in folders)
@@ -74,7 +76,7 @@ def test_next_test_sees_only_the_files_that_sourcing_wrote(new_shell: Callable[[
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user gets an overlay a directory")
-def test_root_user_gets_one_overlay_if_temporary_files_are_on_the_disk_of_the_host() -> None:
+def test_root_user_gets_one_overlay_for_etc_and_usr() -> None:
     """With an overlay for each directory, each test would wait 20 ms for its root."""
     disk = Path("/").stat().st_dev
     if any(Path(place).stat().st_dev != disk for place in ("/etc", "/usr", "/var/cache")):
@@ -101,7 +103,7 @@ def test_processes_of_a_test_end_when_the_test_ends(new_shell: Callable[[], Shel
     assert running == "0\n"
 
 
-def test_folders_of_path_may_have_blanks(
+def test_path_variable_may_have_directories_with_blanks(
     new_shell: Callable[[], Shell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/mnt/c/Program Files/*:/usr/bin:/bin")
@@ -111,14 +113,16 @@ def test_folders_of_path_may_have_blanks(
     assert shell.evaluate("ls -d /").stdout == "/\n"
 
 
-def test_code_cannot_answer_requests_for_a_new_root(new_shell: Callable[[], Shell]) -> None:
+def test_code_under_test_has_no_access_to_the_control_socket(
+    new_shell: Callable[[], Shell],
+) -> None:
     """If code could answer, a test could pass its root on to the next test."""
     shell = new_shell()
 
     assert "socket:" not in shell.evaluate("readlink /proc/[0-9]*/fd/*").stdout
 
 
-def test_socket_of_the_host_stays_hidden_in_a_new_root(
+def test_host_socket_is_hidden_in_each_new_root(
     new_shell: Callable[[], Shell], host_socket: Path
 ) -> None:
     for _ in range(2):
@@ -128,7 +132,7 @@ def test_socket_of_the_host_stays_hidden_in_a_new_root(
     assert host_socket.is_socket()
 
 
-def test_kernel_files_are_faked_for_one_test_only(
+def test_fake_kernel_file_does_not_exist_in_the_next_test(
     new_shell: Callable[[], Shell],
 ) -> None:
     """Fake each file alone, since other changes also renew the root; then fake all files."""
@@ -150,7 +154,9 @@ def test_kernel_files_are_faked_for_one_test_only(
     assert len(set(shown)) == 1, shown
 
 
-def test_kernel_files_stay_read_only(new_shell: Callable[[], Shell]) -> None:
+def test_kernel_directories_stay_read_only_despite_a_remount(
+    new_shell: Callable[[], Shell],
+) -> None:
     for _ in range(2):
         shell = new_shell()
         shell.allow("mount")
@@ -174,7 +180,9 @@ def test_next_test_does_not_see_a_mount_of_the_previous_test(
 
 
 @pytest.mark.parametrize("path", ["/etc", "/proc/../etc", "/sys/module\nfake /etc"])
-def test_only_files_of_the_kernel_are_faked(new_shell: Callable[[], Shell], path: str) -> None:
+def test_file_outside_proc_and_sys_cannot_be_faked(
+    new_shell: Callable[[], Shell], path: str
+) -> None:
     """A process that sees the host's files makes the copy, so it must refuse other paths."""
     shell = new_shell()
     shell.evaluate("true").check()
@@ -184,7 +192,7 @@ def test_only_files_of_the_kernel_are_faked(new_shell: Callable[[], Shell], path
 
 
 @pytest.mark.parametrize("target", ["/dev/null", "/proc/sys/vm/swappiness", "/srv/pipe", "/srv"])
-def test_device_or_setting_behind_a_link_is_not_written(
+def test_write_through_a_link_to_a_device_or_kernel_setting_is_refused(
     new_shell: Callable[[], Shell], target: str
 ) -> None:
     """A device file in the root leads to the host's device."""
@@ -198,7 +206,7 @@ def test_device_or_setting_behind_a_link_is_not_written(
     assert Path("/dev/null").stat().st_mode == before
 
 
-def test_links_that_sourcing_left_expose_no_sockets_of_the_host_in_a_new_root(
+def test_link_in_place_of_a_socket_folder_does_not_change_the_host_socket(
     tmp_path: Path, host_socket: Path
 ) -> None:
     """A process outside of the root hides sockets; sourcing may have put links in their place."""
@@ -220,7 +228,7 @@ def test_links_that_sourcing_left_expose_no_sockets_of_the_host_in_a_new_root(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user can't mount a file")
-def test_link_that_replaces_a_mounted_file_exposes_no_host_file_in_a_new_root() -> None:
+def test_link_in_place_of_a_mounted_file_does_not_change_the_host_file() -> None:
     """Containers have mounted files, such as /etc/resolv.conf."""
     with this_user("/var") as run:
         for name in ("file", "mounted", "victim"):

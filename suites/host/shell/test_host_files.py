@@ -139,7 +139,7 @@ def _grew_by_others(path: str, before: list[str] | None, after: list[str] | None
 
 
 @pytest.mark.parametrize("as_user", [this_user, ordinary_user])
-def test_hostile_suites_leave_the_files_of_the_host_as_they_were(
+def test_hostile_suites_change_no_file_of_the_host(
     as_user: Callable[[], AbstractContextManager[PytestRun]],
 ) -> None:
     """This holds whether examples run, are deselected, or can't be collected."""

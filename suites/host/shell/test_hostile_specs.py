@@ -110,7 +110,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def test_deleted_system_directory_is_named_in_the_failure_and_stays_on_the_host(
+def test_example_that_deletes_a_system_directory_fails_and_the_host_keeps_it(
     project: SpecProject,
 ) -> None:
     project.write(
@@ -170,7 +170,7 @@ def test_shell_syntax_error_fails_only_the_examples_that_contain_it(
     assert "syntax error" in result.stdout
 
 
-def test_sleeping_examples_take_no_time(project: SpecProject) -> None:
+def test_examples_that_sleep_pass_in_virtual_time(project: SpecProject) -> None:
     examples = "".join(
         f"It 'sleeps {number}'\nWhen call sleep 500\nThe status should be success\nEnd\n"
         for number in range(100)
@@ -182,7 +182,7 @@ def test_sleeping_examples_take_no_time(project: SpecProject) -> None:
     assert "100 passed" in result.stdout
 
 
-def test_control_characters_of_shell_code_are_made_visible(project: SpecProject) -> None:
+def test_control_characters_in_the_output_of_specs_are_escaped(project: SpecProject) -> None:
     """This applies to names, verdicts, reasons and output."""
     (project.root / "control_spec.sh").write_bytes(
         b"Describe 'group \x1b[31m\xe9'\n"

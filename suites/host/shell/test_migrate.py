@@ -106,7 +106,7 @@ End
 """
 
 
-def test_files_and_variables_are_read_after_the_evaluation(
+def test_translated_tests_of_files_and_variables_and_hooks_have_the_expected_verdicts(
     project: SpecProject,
 ) -> None:
     module = _migrate(_FILES)
@@ -134,7 +134,7 @@ def test_files_and_variables_are_read_after_the_evaluation(
     }, result.render()
 
 
-def test_docstrings_escape_the_names_of_the_spec_and_of_its_file() -> None:
+def test_translated_docstrings_escape_the_example_name_and_the_file_name() -> None:
     name = 'a"""\\N{x}\x1b[2J\u202e'
     text = f"It '{name}'\n  When call true\n  The status should equal 0\nEnd\n"
 
@@ -149,7 +149,7 @@ def test_docstrings_escape_the_names_of_the_spec_and_of_its_file() -> None:
     assert docstrings == [f"Tests the shell code that {shown}_spec.sh tested.", shown]
 
 
-def test_line_without_equivalent_makes_the_translated_test_fail() -> None:
+def test_line_without_equivalent_is_marked_for_translation_by_hand() -> None:
     module = _migrate("It 'x'\nWhen call f\nThe output should be odd\nIntercept h\nEnd\n")
 
     assert (
@@ -164,7 +164,9 @@ def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
     return outcomes(project.run())
 
 
-def test_line_that_executes_the_spec_itself_is_left_out(project: SpecProject) -> None:
+def test_line_that_runs_shellspec_on_the_spec_itself_is_not_translated(
+    project: SpecProject,
+) -> None:
     spec = "eval \"$(shellspec - -c) exit 1\"\nIt 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
     module = _migrate(spec)
 
@@ -216,7 +218,7 @@ def test_skip_without_if_ignores_words_after_its_reason(project: SpecProject) ->
     assert _outcomes(project, spec) == {"test_x": "skipped"}
 
 
-def test_rows_that_depend_on_the_host_are_marked_for_translation_by_hand() -> None:
+def test_parameters_that_depend_on_the_host_are_marked_for_translation_by_hand() -> None:
     module = _migrate(
         "Parameters:dynamic\nfor f in $(ls /); do %data $f; done\nEnd\n"
         "It 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
@@ -225,7 +227,7 @@ def test_rows_that_depend_on_the_host_are_marked_for_translation_by_hand() -> No
     assert "by hand (commands that ran on the host printed its rows)" in module
 
 
-def test_block_that_an_open_quote_hides_is_refused() -> None:
+def test_spec_with_an_unclosed_quote_around_a_block_is_refused() -> None:
     text = "Describe 'd'\nData 'x\nParameters:block\n'a\nb'\nEnd\nEnd\n"
 
     with pytest.raises(BadInputError, match=r"^a_spec\.sh:\d+: This 'End' closes nothing"):

@@ -27,7 +27,7 @@ def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
     return tests
 
 
-def test_path_of_an_include_is_expanded_by_the_shell(project: SpecProject) -> None:
+def test_variables_in_the_path_of_an_include_are_expanded(project: SpecProject) -> None:
     project.write("lib/hello.sh", "hello() { echo hello; }\n")
     project.write("lib/world.sh", "world() { echo world; }\n")
     spec = """\
@@ -45,7 +45,7 @@ End
     assert _outcomes(project, spec) == {"test_x": "passed"}
 
 
-def test_helper_modules_are_read_before_the_code_under_test(project: SpecProject) -> None:
+def test_helper_modules_are_sourced_before_the_code_under_test(project: SpecProject) -> None:
     project.write(".shellspec", "--require spec_helper\n--env FLAVOUR=sweet\n")
     project.write("lib.sh", 'greet() { echo "$GREETING $1"; }\nfull=$FROM_HELPER\n')
     project.write("spec/support.sh", "supported() { echo support; }\n")
@@ -75,7 +75,7 @@ End
     assert _outcomes(project, spec) == {"test_x": "passed", "test_fails": "failed"}
 
 
-def test_paths_in_the_options_of_the_project_are_the_same_in_the_translation(
+def test_translated_test_uses_the_paths_in_the_project_options(
     project: SpecProject,
 ) -> None:
     project.write(
@@ -138,7 +138,7 @@ def test_after_hooks_of_a_helper_module_are_marked_for_translation_by_hand() -> 
     assert {text: "by hand (the pro" in module for text, module in modules.items()} == HOOKS
 
 
-def test_translated_test_sets_the_documented_variables(project: SpecProject) -> None:
+def test_translated_test_sets_the_documented_shellspec_variables(project: SpecProject) -> None:
     spec = """\
 Describe 'group'
   It 'x'
@@ -173,7 +173,9 @@ End
     assert outcomes(result) == {"test_x": "passed"}, result.render()
 
 
-def test_project_that_allows_warnings_gets_no_assertions_for_them(project: SpecProject) -> None:
+def test_translated_test_does_not_fail_on_warnings_if_the_project_allows_warnings(
+    project: SpecProject,
+) -> None:
     project.write(".shellspec", "--no-warning-as-failure\n")
     spec = """\
 value=$(echo 1)

@@ -88,7 +88,7 @@ def _expected(case: Case) -> str:
 
 
 @pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
-def test_translated_example_has_the_verdict_in_its_name_or_is_marked_for_translation_by_hand(
+def test_translated_example_has_the_expected_verdict_or_is_marked_for_translation_by_hand(
     project: SpecProject, path: Path
 ) -> None:
     text, evaluate = path.read_text(), row_evaluator(path.name)

@@ -44,7 +44,9 @@ def test_mock_replaces_a_function_of_any_name(shell: Shell, tmp_path: Path, name
 _ASKED = 'f() { if [ "$(type -t probe)" = function ]; then probe; fi; command -v probe; }\n'
 
 
-def test_lookup_of_a_mocked_function_finds_a_function(shell: Shell, tmp_path: Path) -> None:
+def test_command_lookup_of_a_mocked_function_finds_the_function(
+    shell: Shell, tmp_path: Path
+) -> None:
     (tmp_path / "lib.sh").write_text(f"probe() {{ echo real; }}\n{_ASKED}")
     shell.source(tmp_path / "lib.sh")
     shell.mock("probe").answers("mocked\n")
@@ -52,7 +54,9 @@ def test_lookup_of_a_mocked_function_finds_a_function(shell: Shell, tmp_path: Pa
     assert shell.call("f").stdout == "mocked\nprobe\n"
 
 
-def test_lookup_of_a_mock_block_for_a_function_finds_a_function(project: SpecProject) -> None:
+def test_command_lookup_of_a_function_with_a_mock_block_finds_the_function(
+    project: SpecProject,
+) -> None:
     project.write("lib.sh", f"probe() {{ echo real; }}\n{_ASKED}")
     project.write(
         "spec/a_spec.sh",
@@ -65,7 +69,7 @@ def test_lookup_of_a_mock_block_for_a_function_finds_a_function(project: SpecPro
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_spy_lets_a_function_of_any_name_run(shell: Shell, tmp_path: Path, name: str) -> None:
+def test_spy_runs_the_real_function_of_any_name(shell: Shell, tmp_path: Path, name: str) -> None:
     shell.source(_library(tmp_path, [name]))
     spy = shell.spy(name)
 
@@ -91,7 +95,7 @@ def test_mock_block_of_a_spec_replaces_a_function_of_any_name(project: SpecProje
 
 
 @pytest.mark.parametrize("name", ["a b", "$(touch FOLDER/x)", "a;touch FOLDER/x", "a'b", "#a"])
-def test_mock_can_have_a_name_that_bash_refuses_for_functions(
+def test_command_name_that_bash_refuses_as_a_function_name_can_be_mocked(
     shell: Shell, tmp_path: Path, name: str
 ) -> None:
     name = name.replace("FOLDER", str(tmp_path))
@@ -111,9 +115,7 @@ def test_mock_can_have_a_name_that_bash_refuses_for_functions(
         "/bin/dpkg",
     ],
 )
-def test_known_command_is_denied_by_path_even_if_the_host_lacks_it(
-    shell: Shell, path: str
-) -> None:
+def test_call_of_an_unmocked_known_command_by_path_is_denied(shell: Shell, path: str) -> None:
     with pytest.raises(UnmockedCommandError, match=f"'{Path(path).name}' is not mocked"):
         shell.evaluate(f"{path} -L")
     with pytest.raises(UnmockedCommandError, match=f"'{Path(path).name}' is not mocked"):
@@ -125,7 +127,9 @@ def test_known_command_is_denied_by_path_even_if_the_host_lacks_it(
     ["/usr/bin/nvidia-smi", "/usr/local/sbin/modprobe", "/opt/bin/nvidia-smi", "/usr/bin/some-tool",
      "/opt/vendor/bin/some-tool", "/usr/bin/hostname", "/bin/dpkg", "/usr/bin/tar"],
 )  # fmt: skip
-def test_mock_of_a_name_answers_calls_by_path(shell: Shell, tmp_path: Path, path: str) -> None:
+def test_mock_of_a_command_answers_calls_by_absolute_path(
+    shell: Shell, tmp_path: Path, path: str
+) -> None:
     script = tmp_path / "script.sh"
     script.write_text(f"f() {{ {path} -L; sh -c '{path} -L'; }}\n")
     shell.source(script)
@@ -140,7 +144,7 @@ def test_mock_of_a_name_answers_calls_by_path(shell: Shell, tmp_path: Path, path
 
 @pytest.mark.parametrize("spoil", ["rm -f", "echo 'echo spoilt' >", "chmod 0 "])
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_code_that_changes_a_mock_does_not_change_the_same_mock_in_another_example(
+def test_mock_that_code_deletes_or_overwrites_works_in_the_next_example(
     project: SpecProject, spoil: str, shell: str
 ) -> None:
     example = (
@@ -173,7 +177,9 @@ find_tool() {
 
 
 @pytest.mark.parametrize("name", ["curl", "nvidia-smi"])
-def test_lookup_of_a_mocked_command_finds_a_file(shell: Shell, tmp_path: Path, name: str) -> None:
+def test_command_lookup_of_a_mocked_command_finds_an_executable_file(
+    shell: Shell, tmp_path: Path, name: str
+) -> None:
     script = tmp_path / "lib.sh"
     script.write_text(_FINDS_COMMANDS)
     shell.source(script)
@@ -191,7 +197,9 @@ def test_lookup_of_a_mocked_command_finds_a_file(shell: Shell, tmp_path: Path, n
         'Include "$SHELLSPEC_PROJECT_ROOT/lib/tools.sh"',
     ],
 )
-def test_lookup_of_a_mock_block_finds_a_file(project: SpecProject, sourced: str) -> None:
+def test_command_lookup_of_a_mock_block_finds_an_executable_file(
+    project: SpecProject, sourced: str
+) -> None:
     project.write("lib/tools.sh", _FINDS_COMMANDS)
     project.write("lib/all.sh", '. "${BASH_SOURCE[0]%/*}/tools.sh"\n')
     examples = "".join(

@@ -64,7 +64,7 @@ def pytest_configure(config):
 """
 
 
-def test_worker_without_other_plugins_reports_one_phase_of_an_example_that_passes(
+def test_worker_without_other_plugins_reports_only_the_call_phase_of_a_passed_example(
     project: SpecProject,
 ) -> None:
     project.write("conftest.py", _CONTROLLER)
@@ -85,7 +85,7 @@ def test_worker_without_other_plugins_reports_one_phase_of_an_example_that_passe
     ],
     ids=["without a limit", "limit of an option", "limit of the configuration"],
 )
-def test_timeout_plugin_makes_examples_run_all_phases_only_if_a_limit_is_set(
+def test_example_reports_all_phases_if_the_timeout_plugin_has_a_limit(
     project: SpecProject, options: tuple[str, ...], phases: list[str]
 ) -> None:
     project.write("conftest.py", _CONTROLLER)
@@ -97,7 +97,7 @@ def test_timeout_plugin_makes_examples_run_all_phases_only_if_a_limit_is_set(
     assert [line.split()[0] for line in seen if line.endswith(" greets ann")] == phases
 
 
-def test_example_with_a_timeout_marker_runs_all_phases(project: SpecProject) -> None:
+def test_example_fails_at_the_limit_of_its_timeout_marker(project: SpecProject) -> None:
     project.write(
         "conftest.py",
         "import pytest\n\n\ndef pytest_collection_modifyitems(items):\n"
@@ -131,7 +131,7 @@ def test_hooks_of_another_plugin_run_for_each_example(
     assert {f"{hook} {name}" for name in _EXAMPLES} == set(seen), result.render()
 
 
-def test_timeout_of_a_plugin_ends_one_example_and_the_next_example_runs(
+def test_timeout_plugin_ends_an_example_and_the_next_example_passes(
     project: SpecProject,
 ) -> None:
     project.write(
@@ -153,7 +153,9 @@ def test_timeout_of_a_plugin_ends_one_example_and_the_next_example_runs(
     assert "Timeout (>2.0s)" in result.stdout
 
 
-def test_random_order_shuffles_files_and_not_their_examples(project: SpecProject) -> None:
+def test_random_order_shuffles_spec_files_but_not_the_examples_in_a_file(
+    project: SpecProject,
+) -> None:
     for name in "abcdef":
         project.write(f"{name}_spec.sh", GREETING.replace("'greeting'", f"'{name}'"))
     in_order = project.run("-n", "0")
@@ -231,7 +233,7 @@ End
 
 
 @pytest.mark.parametrize("spec", [GREETING, _FAILING_AFTER_ALL + GREETING])
-def test_failed_example_is_reported_if_the_rerun_plugin_reruns_nothing(
+def test_failed_example_is_reported_if_the_rerun_plugin_has_no_rerun_option(
     project: SpecProject, spec: str
 ) -> None:
     project.write("a_spec.sh", spec)

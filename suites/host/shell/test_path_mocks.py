@@ -92,7 +92,7 @@ End
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
 @pytest.mark.parametrize("as_user", [this_user, ordinary_user])
-def test_mocked_path_is_a_file_until_its_block_ends(
+def test_mocked_path_exists_until_the_block_of_the_mock_ends(
     shell: str, as_user: Callable[[], AbstractContextManager[PytestRun]]
 ) -> None:
     with as_user() as run:
@@ -131,7 +131,7 @@ def test_mocked_path_without_a_throwaway_root_is_refused(project: SpecProject, n
     assert not (project.root / name).exists()
 
 
-def test_mock_of_a_path_is_a_file_only_in_the_throwaway_root(shell: Shell) -> None:
+def test_mocked_path_does_not_exist_on_the_host(shell: Shell) -> None:
     host = Path("/opt/harness-trial")
     shell.mock("/opt/harness-trial/tool").answers("mocked\n")
     shell.mock("./harness-trial-tool").answers("relative\n")
@@ -144,7 +144,7 @@ def test_mock_of_a_path_is_a_file_only_in_the_throwaway_root(shell: Shell) -> No
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/usr/../x", "/usr/bin/", "a\0b", "a\nb"])
-def test_impossible_name_is_refused_when_the_mock_is_made(shell: Shell, name: str) -> None:
+def test_mock_with_an_impossible_name_is_refused(shell: Shell, name: str) -> None:
     for refuse in (shell.mock, shell.spy, shell.allow, shell.hide):
         with pytest.raises(BadInputError, match="A mock can't be called"):
             refuse(name)

@@ -222,7 +222,7 @@ def _reads(path: Path) -> bytes:
 
 @_EACH_WAY
 @pytest.mark.parametrize("shell", ["bash", "dash"])
-def test_helper_that_ends_the_shell_is_reported_once_for_a_file(
+def test_helper_that_ends_the_shell_is_reported_once_per_spec_file(
     project: SpecProject, shell: str, workers: str
 ) -> None:
     project.write(".shellspec", f"--shell {shell}\n--require helper\n")
@@ -240,7 +240,9 @@ def test_helper_that_ends_the_shell_is_reported_once_for_a_file(
 
 
 @pytest.mark.parametrize("code", [249, 250, 251])
-def test_code_cannot_imitate_a_report_of_the_sandbox(project: SpecProject, code: int) -> None:
+def test_sandbox_message_printed_by_a_spec_is_not_taken_for_a_sandbox_error(
+    project: SpecProject, code: int
+) -> None:
     project.write("a_spec.sh", f"echo 'harness sandbox: no' >&2\nexit {code}\nIt 'runs'\n:\nEnd\n")
 
     output = project.run().stdout

@@ -26,7 +26,9 @@ End
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
 @pytest.mark.parametrize("sandbox", ["throwaway", "off"])
-def test_code_under_test_ignores_no_signal(project: SpecProject, sandbox: str, shell: str) -> None:
+def test_code_under_test_starts_with_no_ignored_signals(
+    project: SpecProject, sandbox: str, shell: str
+) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
     project.write("signals_spec.sh", _SIGNALS)
 
@@ -68,7 +70,7 @@ def test_signal_that_ends_an_example_is_named_in_the_failure(
 
 
 @pytest.mark.parametrize("sandbox", ["throwaway", "off"])
-def test_end_of_a_files_shell_is_reported_with_its_signal_or_status(
+def test_early_end_of_a_spec_file_is_reported_with_signal_or_exit_code(
     project: SpecProject, sandbox: str
 ) -> None:
     project.write("exit_spec.sh", "exit 169\nIt 'is not reached'\nEnd\nIt 'has a body'\n:\nEnd\n")
@@ -105,7 +107,7 @@ End
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "busybox"])
-def test_signal_to_the_codes_own_shell_ends_only_its_example(
+def test_signal_from_code_to_its_shell_ends_only_the_current_example(
     project: SpecProject, shell: str
 ) -> None:
     project.write(".shellspec", f"--shell {shell}\n")

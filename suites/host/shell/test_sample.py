@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SAMPLE = Path(__file__).with_name("sample")
 
 
-def test_two_workers_in_virtual_time_reach_the_same_verdicts(project: SpecProject) -> None:
+def test_sample_project_passes_with_two_workers_in_virtual_time(project: SpecProject) -> None:
     shutil.copytree(_SAMPLE, project.root, dirs_exist_ok=True)
 
     result = project.run("-n", "2", "--shell-time=virtual", "-q")

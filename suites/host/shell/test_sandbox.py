@@ -60,14 +60,16 @@ def test_command_has_new_namespaces_and_sees_only_its_own_processes(tmp_path: Pa
     assert parent == "1"
 
 
-def test_first_process_has_the_limits_of_the_command_and_no_signal_ends_it(tmp_path: Path) -> None:
+def test_first_process_of_the_sandbox_has_a_seccomp_filter_and_survives_all_signals(
+    tmp_path: Path,
+) -> None:
     """The command can make system calls in the name of the first process by ptrace(2)."""
     script = "for n in $(seq 64); do kill -$n 1 2>/dev/null; done; grep Seccomp: /proc/1/status"
 
     assert _run(script, tmp_path).stdout == "Seccomp:\t2\n"
 
 
-def test_kill_of_all_processes_ends_only_the_command(tmp_path: Path) -> None:
+def test_kill_of_all_processes_reaches_only_processes_in_the_sandbox(tmp_path: Path) -> None:
     script = "sleep 600 & [ $PPID = 1 ] && [ ! -e /proc/%d ] && kill -9 -1; wait $!; echo $?"
 
     assert _run(script % os.getpid(), tmp_path).stdout == "137\n"
@@ -111,7 +113,9 @@ print(ctypes.CDLL(None).syscall(number, 10, -3, b"user", b"harness-trial", 0))
 """
 
 
-def test_keys_of_the_host_cannot_be_reached(tmp_path: Path) -> None:
+def test_command_in_the_sandbox_cannot_find_keys_of_the_host_session_keyring(
+    tmp_path: Path,
+) -> None:
     """A process inherits a session keyring, and may remove the keys from it."""
     command = [sys.executable, "-I", "-S", "-c", _FIND_KEY]
     argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(command, cwd=tmp_path, scratch=tmp_path)
@@ -121,7 +125,7 @@ def test_keys_of_the_host_cannot_be_reached(tmp_path: Path) -> None:
     assert result.stdout == "-1\n", result.render()
 
 
-def test_mounts_that_hide_the_host_cannot_be_removed(tmp_path: Path) -> None:
+def test_mounts_that_hide_the_host_cannot_be_unmounted(tmp_path: Path) -> None:
     script = "for m in /proc /proc/sys /sys /dev /; do umount -l $m; done; ls /proc; ls /"
 
     result = _run(script, tmp_path)
@@ -148,7 +152,9 @@ def test_code_can_open_only_harmless_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make device files.")
-def test_devices_of_a_file_system_without_overlays_cannot_be_opened(user_folder: Path) -> None:
+def test_devices_on_a_file_system_that_cannot_be_overlaid_cannot_be_opened(
+    user_folder: Path,
+) -> None:
     """The kernel refuses overlays that are nested three deep, so the sandbox shows them read-only."""
     place = user_folder / "tmpfs"  # /tmp may be on an overlay
     script = f"""
@@ -171,7 +177,7 @@ def test_devices_of_a_file_system_without_overlays_cannot_be_opened(user_folder:
 @pytest.mark.parametrize(
     "name", ["a:b", "a,b", "a\\b", "a\nb", "ü b", "\udcff b", "a\u2028b", "a\xa0b"]
 )
-def test_mount_point_with_any_name_is_shown_and_can_be_written(
+def test_mount_point_with_special_characters_in_its_name_is_writable(
     user_folder: Path, name: str
 ) -> None:
     odd = user_folder / name
@@ -197,7 +203,7 @@ def test_mount_point_with_any_name_is_shown_and_can_be_written(
         "mkdir a && mount --rbind /sys a",  # as for a chroot; /sys has mounts below it
     ],
 )
-def test_mount_below_a_mount_that_is_hidden_or_left_out_is_left_out_too(
+def test_sandbox_starts_if_other_mounts_on_the_host_hide_a_mount(
     user_folder: Path, script: str
 ) -> None:
     argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(
@@ -214,7 +220,9 @@ def test_mount_below_a_mount_that_is_hidden_or_left_out_is_left_out_too(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can take a folder from the user.")
-def test_project_below_a_folder_of_another_user_can_be_changed(user_folder: Path) -> None:
+def test_project_in_a_folder_of_another_user_is_writable_in_the_throwaway_root(
+    user_folder: Path,
+) -> None:
     project = user_folder / "of-root/project"
     project.mkdir(parents=True)
     (project / "file").touch()
@@ -231,7 +239,9 @@ def test_project_below_a_folder_of_another_user_can_be_changed(user_folder: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can take a folder from the user.")
-def test_mount_below_a_folder_that_the_user_cannot_list_is_shown(user_folder: Path) -> None:
+def test_mount_below_a_folder_without_read_permission_is_visible_in_the_sandbox(
+    user_folder: Path,
+) -> None:
     """A folder of home directories may allow users to enter it, but not to list it."""
     home = user_folder / "home"
     script = f"""
@@ -317,7 +327,7 @@ def test_vsock_sockets_cannot_be_opened(tmp_path: Path) -> None:
     assert seen[socket.AF_UNIX].ok, seen[socket.AF_UNIX].render()
 
 
-def test_io_uring_which_could_open_a_vsock_socket_is_refused(tmp_path: Path) -> None:
+def test_io_uring_setup_is_refused(tmp_path: Path) -> None:
     code = "import ctypes; print(ctypes.CDLL(None).syscall(425, 1, bytes(120)))"
     command = [sys.executable, "-I", "-S", "-c", code]
     argv = Sandbox(kind=SandboxKind.THROWAWAY).argv(command, cwd=tmp_path, scratch=tmp_path)
@@ -376,7 +386,7 @@ def test_ordinary_user_reaches_no_socket_of_the_host(network: Network) -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_abstract_sockets_cannot_be_connected_if_only_writes_are_refused() -> None:
+def test_write_refusal_sandbox_blocks_connections_to_abstract_sockets_of_the_host() -> None:
     if not _has_landlock_scopes():
         pytest.skip(
             "This kernel has no Landlock scopes, which keep abstract sockets out of reach."
@@ -425,7 +435,9 @@ def _run_python(act: str) -> CommandResult:
     return LocalRunner().run([sys.executable, "-I", "-c", code], timeout_s=60)
 
 
-def test_child_process_refuses_to_run_a_command_on_the_host(tmp_path: Path) -> None:
+def test_sandbox_program_refuses_to_run_a_command_in_the_namespaces_of_the_host(
+    tmp_path: Path,
+) -> None:
     proof = tmp_path / "proof"
 
     result = _run_python(
@@ -441,7 +453,7 @@ def test_child_process_refuses_to_run_a_command_on_the_host(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["pid", "mnt", "root directory"])
-def test_command_is_refused_if_it_shares_one_namespace_or_the_root_with_the_host(
+def test_command_that_shares_a_namespace_or_root_directory_with_the_host_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     host = throwaway_root._Spaces()
@@ -476,7 +488,7 @@ def test_unshare_that_reports_success_without_new_namespaces_is_detected(tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root is refused, only root can see")
-def test_sandbox_that_refuses_writes_does_not_run_for_root(tmp_path: Path) -> None:
+def test_write_refusal_sandbox_does_not_run_as_root(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     argv = Sandbox(kind=SandboxKind.REFUSE).argv(
         ["touch", str(proof)], cwd=tmp_path, scratch=tmp_path
@@ -536,7 +548,7 @@ def test_user_gets_the_throwaway_root_if_the_kernel_grants_it() -> None:
         assert (chosen.kind, chosen.network) == (SandboxKind.THROWAWAY, network)
 
 
-def test_user_without_namespaces_gets_a_warning_and_a_sandbox_that_refuses_writes() -> None:
+def test_user_without_namespaces_gets_the_write_refusal_sandbox_and_a_warning() -> None:
     chosen = choose_for_user(_Kernel(throwaway=_REFUSED, refuse=_answer()))
 
     assert chosen.kind is SandboxKind.REFUSE
@@ -559,7 +571,7 @@ def test_run_is_refused_on_a_host_that_allows_no_sandbox() -> None:
         _answer(KERNEL_REFUSES, "the command's own words"),
     ],
 )
-def test_error_in_the_probe_is_reported_and_does_not_weaken_the_sandbox(
+def test_failed_probe_of_the_throwaway_root_raises_an_error(
     answer: CommandResult,
 ) -> None:
     with pytest.raises(HarnessError, match=r"'throwaway' (failed|took longer)"):
@@ -592,7 +604,7 @@ def test_root_gets_the_throwaway_root_without_a_probe() -> None:
         choose_sandbox("refuse", is_root=True)
 
 
-def test_control_of_the_throwaway_root_reads_lines_and_reports_the_end_of_its_socket() -> None:
+def test_root_control_raises_a_harness_error_if_the_throwaway_root_fails_or_ends() -> None:
     control = RootControl()
     control.other_end.sendall(b"77\ndone\nno space\n")
 
@@ -674,7 +686,9 @@ def test_command_inherits_the_same_process_attributes_as_without_a_sandbox(
     assert state(ignoring, "/", *sandbox) == state("", "/usr")
 
 
-def test_ordinary_user_can_write_where_root_can(user_folder: Path) -> None:
+def test_ordinary_user_can_change_system_directories_in_the_throwaway_root(
+    user_folder: Path,
+) -> None:
     script = (
         "find /etc /opt /run /srv /usr/local /var -maxdepth 2 -type d -perm -5 |"
         " while read -r d; do mkdir $d/harness-trial || exit; done &&"
@@ -735,7 +749,7 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_only_the_folders_of_the_test_are_writable_in_the_sandbox_that_refuses_writes(
+def test_write_refusal_sandbox_allows_writes_only_in_the_folders_of_the_test(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if _landlock_version() < 3:

@@ -32,7 +32,7 @@ def test_program_does_not_import_slow_modules(program: ModuleType) -> None:
 
 @pytest.mark.parametrize("kind", [sandbox.SandboxKind.THROWAWAY, sandbox.SandboxKind.REFUSE])
 @pytest.mark.parametrize("keeps_bytecode", [True, False])
-def test_program_stores_bytecode_in_the_same_folder_as_pytest(
+def test_sandbox_program_stores_bytecode_in_the_folder_of_pytest_unless_bytecode_is_off(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     kind: sandbox.SandboxKind,

@@ -43,7 +43,7 @@ def _run(project: SpecProject, *arguments: str, workers: str = "0") -> CommandRe
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_printed_line_and_id_of_a_failure_select_its_example(
+def test_file_line_or_test_id_in_a_failure_report_selects_the_failed_example(
     project: SpecProject, workers: str
 ) -> None:
     project.write("a_spec.sh", _SPEC)
@@ -72,7 +72,7 @@ def test_printed_line_and_id_of_a_failure_select_its_example(
          ["passes", "has row 1", "has row 2"]),
     ],
 )  # fmt: skip
-def test_lines_and_names_select_examples(
+def test_line_numbers_and_names_on_the_command_line_select_examples(
     project: SpecProject, arguments: list[str], names: list[str]
 ) -> None:
     project.write("a_spec.sh", _SPEC)

@@ -74,7 +74,7 @@ def test_evaluation_returns_variables_and_arrays(code: Shell) -> None:
     assert result.variable("NO_SUCH") is None
 
 
-def test_status_comes_from_exit_or_errexit(code: Shell) -> None:
+def test_status_of_an_evaluation_is_set_by_exit_or_errexit(code: Shell) -> None:
     assert code.evaluate("exit 7").status == 7
     result = code.call("strict")
     assert (result.status, result.stdout) == (1, "")
@@ -85,7 +85,7 @@ def test_status_comes_from_exit_or_errexit(code: Shell) -> None:
         assert (result.status, result.stdout) == (1, "")
 
 
-def test_lone_surrogate_is_refused_and_the_shell_continues(code: Shell) -> None:
+def test_text_with_a_lone_surrogate_is_refused_and_the_shell_continues(code: Shell) -> None:
     with pytest.raises(HarnessError, match="a lone surrogate"):
         code.evaluate("true", env={"X": "\ud800"})
     with pytest.raises(HarnessError, match="a lone surrogate"):
@@ -94,7 +94,7 @@ def test_lone_surrogate_is_refused_and_the_shell_continues(code: Shell) -> None:
     assert code.call("echo", "\udce9").stdout == "\udce9\n"
 
 
-def test_function_and_child_process_see_the_mock(code: Shell) -> None:
+def test_mock_answers_calls_from_functions_and_child_processes(code: Shell) -> None:
     code.mock("curl").when("a", Like("b*")).answers("hi\n\n", stderr="why\n", exit_code=4)
 
     result = code.call("in_child", FOO="bar")
@@ -110,7 +110,7 @@ def test_mocks_in_one_pipeline_do_not_block_each_other(code: Shell) -> None:
     curl.assert_called_times(2)
 
 
-def test_stdin_of_calls_is_recorded_only_on_request(code: Shell) -> None:
+def test_mock_records_stdin_only_if_reads_stdin_is_set(code: Shell) -> None:
     """A mock that does not read stdin leaves stdin to the loop around the command."""
     for name in ("tar", "wget"):
         code.mock(name, reads_stdin=True)
@@ -122,7 +122,7 @@ def test_stdin_of_calls_is_recorded_only_on_request(code: Shell) -> None:
     code.assert_calls("wget -i -", "curl 1", "curl 1", "curl 2", "curl 2")
 
 
-def test_written_files_are_in_the_throwaway_root_and_not_on_the_host(code: Shell) -> None:
+def test_file_that_code_writes_exists_only_in_the_throwaway_root(code: Shell) -> None:
     code.call("configure").check()
 
     assert (code.root / "etc/harness-trial/state").read_text() == "on\n"
@@ -144,7 +144,7 @@ def test_script_runs_in_dash_with_its_mocks(code: Shell, tmp_path: Path) -> None
     code.assert_calls("curl x")
 
 
-def test_relative_path_of_a_script_starts_at_the_root_directory_of_pytest(
+def test_relative_script_path_is_resolved_from_the_pytest_root_directory(
     code: Shell, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "script.sh").write_text("echo ran\n")
@@ -156,7 +156,7 @@ def test_relative_path_of_a_script_starts_at_the_root_directory_of_pytest(
     assert code.run_script(script).check().stdout == "ran\n"
 
 
-def test_each_kind_of_run_gives_stdin_and_arguments_and_variables_to_the_code(
+def test_evaluate_and_call_and_run_script_pass_stdin_and_arguments_and_variables(
     code: Shell, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"
@@ -171,7 +171,7 @@ def test_each_kind_of_run_gives_stdin_and_arguments_and_variables_to_the_code(
     assert code.call("show", "").stdout == "1\n"
 
 
-def test_variables_of_code_that_sets_shell_options_are_returned(code: Shell) -> None:
+def test_variables_are_returned_even_if_the_code_changes_shell_options(code: Shell) -> None:
     result = code.evaluate("set -Ceux; shopt -s nullglob failglob; IFS=x GLOBIGNORE=* LEFT=a")
 
     assert (result.status, result.variable("LEFT")) == (0, "a")

@@ -19,7 +19,7 @@ _TESTS = Path(__file__).parent / "shell_provisioner" / "test_provision.py"
 _CONFTEST = "from suites.host.shell.shell_provisioner.conftest import node\n"
 
 #: A test that fails with none of the regressions, which shows that the script can still run.
-_FINE = "test_decision_without_a_record_is_to_install"
+_FINE = "test_driver_is_installed_if_there_is_no_record"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +49,13 @@ REGRESSIONS = (
         name="a module that is only built counts as installed",
         before=": installed$",
         after=": (built|installed)$",
-        caught_by="test_module_that_is_added_but_not_installed_is_built_again",
+        caught_by="test_module_that_dkms_has_built_but_not_installed_is_built_again",
     ),
     Regression(
         name="an image of another registry is not tagged",
         before='ctr -n k8s.io images tag --force "$source" "$image" >/dev/null',
         after="true",
-        caught_by="test_image_that_was_pulled_from_another_registry_gets_its_usual_name_in_addition",
+        caught_by="test_image_that_is_pulled_from_another_registry_also_gets_the_default_name",
     ),
     Regression(
         name="an image is pulled once",
@@ -91,7 +91,7 @@ REGRESSIONS = (
         name="systemd does not read the drop-in",
         before="  systemctl daemon-reload\n",
         after="",
-        caught_by="test_device_plugin_runs_with_its_flags",
+        caught_by="test_device_plugin_flags_depend_on_the_mig_strategy",
     ),
 )
 
@@ -106,7 +106,9 @@ def sample(project: SpecProject) -> SpecProject:
 
 
 @pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda regression: regression.name)
-def test_planted_regression_is_caught(sample: SpecProject, regression: Regression) -> None:
+def test_unit_tests_catch_each_planted_regression(
+    sample: SpecProject, regression: Regression
+) -> None:
     script = sample.root / SCRIPT
     text = script.read_text()
     assert text.count(regression.before) == 1, "The script no longer has what is to be changed."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from suites.host.shell.running import SpecProject
 
 
-def test_examples_are_reported_one_by_one(project: SpecProject) -> None:
+def test_each_example_of_a_spec_is_reported_as_a_test(project: SpecProject) -> None:
     project.write("spec/greeting_spec.sh", GREETING)
 
     result = project.run(f"--junitxml={project.root}/junit.xml")
@@ -45,7 +45,7 @@ def test_examples_are_selected_by_keyword_or_tag_or_id(project: SpecProject) -> 
     assert set(outcomes(project.run())) == {"greets bob", "is not slow"}
 
 
-def test_focused_examples_run_whatever_tags_are_selected(project: SpecProject) -> None:
+def test_shell_tag_option_does_not_deselect_focused_examples(project: SpecProject) -> None:
     body = "The value a should equal a\nEnd\n"
     project.write(
         "a_spec.sh", f"fIt 'focused'\n{body}It 'tagged' slow:1\n{body}It 'other'\n{body}"
@@ -88,7 +88,7 @@ def test_failing_group_hooks_are_reported_as_errors(project: SpecProject) -> Non
     )
 
 
-def test_stderr_of_a_file_after_its_last_example_is_an_error(
+def test_output_to_stderr_after_the_last_example_is_an_error(
     project: SpecProject,
 ) -> None:
     project.write("a_spec.sh", "It 'passes'\nThe value a should equal a\nEnd\necho late >&2\n")
@@ -119,7 +119,7 @@ def test_failing_statement_after_the_last_example_of_a_group_is_an_error(
     assert message in result.stdout
 
 
-def test_block_in_a_loop_is_an_error_even_if_its_first_run_passed(project: SpecProject) -> None:
+def test_example_block_that_runs_again_in_a_loop_is_an_error(project: SpecProject) -> None:
     project.write(
         "loop_spec.sh",
         "Describe 'group'\nfor i in 1 2; do\nIt 'looped'\nThe value a should equal a\nEnd\n"
@@ -134,7 +134,7 @@ def test_block_in_a_loop_is_an_error_even_if_its_first_run_passed(project: SpecP
 
 @pytest.mark.parametrize("prefix", ["", "shellspec_"])
 @pytest.mark.parametrize("shell", ["bash", "dash"])
-def test_options_of_the_project_and_hooks_of_its_helper_modules_take_effect(
+def test_project_options_and_hooks_of_helper_modules_are_applied(
     project: SpecProject, shell: str, prefix: str
 ) -> None:
     project.write(
@@ -172,7 +172,7 @@ def test_options_of_the_project_and_hooks_of_its_helper_modules_take_effect(
     assert "AfterAll 'echo end >&2' failed with status 0" in result.stdout
 
 
-def test_precheck_sees_the_variables_of_its_shell(project: SpecProject) -> None:
+def test_precheck_sees_the_shell_type_and_version_variables(project: SpecProject) -> None:
     project.write(".shellspec", "--require spec_helper\n")
     project.write(
         "spec/spec_helper.sh",
@@ -234,7 +234,7 @@ def test_shell_option_of_the_project_selects_bash(project: SpecProject, shell: s
 
 
 @pytest.mark.parametrize("shell", ["sh", "/bin/sh", "dash", "ash", "busybox", "'busybox ash'"])
-def test_code_that_only_bash_runs_fails_in_the_shell_of_the_project(
+def test_bash_code_fails_if_the_project_uses_another_shell(
     project: SpecProject, shell: str
 ) -> None:
     project.write(".shellspec", f"--shell {shell}\n")
@@ -254,7 +254,7 @@ def test_code_that_only_bash_runs_fails_in_the_shell_of_the_project(
     assert re.search(r"Syntax error|syntax error", result.stdout)
 
 
-def test_coverage_is_refused_for_a_shell_that_records_none(project: SpecProject) -> None:
+def test_coverage_option_is_refused_if_the_project_uses_dash(project: SpecProject) -> None:
     project.write(".shellspec", "--shell dash\n")
     project.write("spec/a_spec.sh", "It 'waits'\nThe value a should equal a\nEnd\n")
 
@@ -264,7 +264,7 @@ def test_coverage_is_refused_for_a_shell_that_records_none(project: SpecProject)
     assert "'--shell-cov' records lines that bash runs" in result.stdout
 
 
-def test_environment_file_is_sourced_as_a_script(project: SpecProject) -> None:
+def test_file_of_the_env_from_option_is_sourced_as_a_script(project: SpecProject) -> None:
     project.write(".shellspec", "--env-from spec/env.sh\n")
     project.write(
         "spec/env.sh",
@@ -288,7 +288,7 @@ def test_environment_file_is_sourced_as_a_script(project: SpecProject) -> None:
     assert ".shellspec:1: '--env-from spec/missing.sh' names no file." in project.run().stdout
 
 
-def test_spec_files_match_the_projects_pattern(project: SpecProject) -> None:
+def test_only_files_that_match_the_pattern_option_are_collected(project: SpecProject) -> None:
     project.write(".shellspec", '--pattern "*/tests/*"\n')
     body = "The value a should equal a\nEnd\n"
     project.write("tests/deep/a.spec.bash", f"It 'is collected'\n{body}")
@@ -353,14 +353,16 @@ def test_failing_precheck_fails_every_example(
     assert "too old" in result.stdout
 
 
-def test_warnings_pass_if_the_project_allows_them(project: SpecProject) -> None:
+def test_example_with_a_warning_passes_if_the_project_allows_warnings(
+    project: SpecProject,
+) -> None:
     project.write("a_spec.sh", "It 'warns'\nWhen call echo x\nEnd\n")
 
     assert outcomes(project.run()) == {"warns": "failed"}
     assert outcomes(project.run("--no-warning-as-failure")) == {"warns": "passed"}
 
 
-def test_spec_that_cannot_be_read_is_an_error_with_its_line(project: SpecProject) -> None:
+def test_syntax_error_in_a_spec_is_reported_with_file_and_line(project: SpecProject) -> None:
     project.write("a_spec.sh", "Describe 'open'\nIt 'never closes'\n  When call true\n")
     project.write("b_spec.sh", "Describe 'fine'\nEnd\nEnd\n")
     project.write(".shellspec", "--no-such-option\n")

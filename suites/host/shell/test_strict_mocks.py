@@ -26,7 +26,7 @@ def test_unmocked_provisioning_command_is_reported(shell: Shell, name: str, runs
         shell.evaluate(f"{runs.format(name)} || true")
 
 
-def test_command_that_is_not_found_is_reported(shell: Shell) -> None:
+def test_missing_command_is_reported_as_unmocked(shell: Shell) -> None:
     with pytest.raises(UnmockedCommandError, match=f"'{_NOT_INSTALLED} -q' was run"):
         shell.evaluate(f"{_NOT_INSTALLED} -q || echo fallback")
     with pytest.raises(UnmockedCommandError, match=f"'{_NOT_INSTALLED} -q' was run"):
@@ -112,7 +112,7 @@ def test_next_test_starts_from_the_state_after_sourcing(
 
 
 @pytest.mark.parametrize("fd", [200, 209])
-def test_output_limit_applies_after_the_pause_between_two_tests(
+def test_output_limit_applies_again_in_the_next_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fd: int
 ) -> None:
     """Between tests, the size checks are paused."""
@@ -131,7 +131,7 @@ def test_output_limit_applies_after_the_pause_between_two_tests(
     pool.close()
 
 
-def test_job_of_an_earlier_test_gets_no_answer(tmp_path: Path) -> None:
+def test_background_job_of_an_earlier_test_gets_no_mock_answer(tmp_path: Path) -> None:
     """Without a throw-away root, nothing ends processes that a test has left running."""
     pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.OFF))
     first, second = (Shell(pool, virtual=False, timeout_s=60) for _ in range(2))
@@ -151,7 +151,7 @@ def test_job_of_an_earlier_test_gets_no_answer(tmp_path: Path) -> None:
     assert said.read_text() == ""
 
 
-def test_answers_during_sourcing_do_not_affect_the_next_test(
+def test_mock_answers_during_sourcing_do_not_affect_the_next_test(
     warm_shells: WarmShellPool, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.sh"
@@ -167,7 +167,7 @@ def test_answers_during_sourcing_do_not_affect_the_next_test(
     assert versions == ["mocked", "1", "1"]
 
 
-def test_answer_to_a_killed_process_is_not_given_to_the_next_test(
+def test_mock_answer_for_a_killed_process_is_not_sent_to_the_next_test(
     warm_shells: WarmShellPool,
 ) -> None:
     first, second = (Shell(warm_shells, virtual=False, timeout_s=30) for _ in range(2))
@@ -191,7 +191,7 @@ def test_answer_to_a_killed_process_is_not_given_to_the_next_test(
     second.finish()
 
 
-def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:
+def test_unused_mock_answer_fails_the_test(shell: Shell) -> None:
     shell.mock("curl").answers("x")
     with pytest.raises(ExpectationError, match=r"did not happen:\n  curl \(any arguments\)"):
         shell.finish()
@@ -199,7 +199,7 @@ def test_default_answer_that_was_not_used_fails_the_test(shell: Shell) -> None:
     shell.finish(has_failed=True)
 
 
-def test_unexpected_call_fails_only_its_own_evaluation(shell: Shell) -> None:
+def test_unmocked_call_does_not_affect_the_next_evaluation(shell: Shell) -> None:
     with pytest.raises(UnmockedCommandError):
         shell.evaluate("curl; wget")
     assert shell.evaluate("true").status == 0
@@ -218,7 +218,7 @@ def test_variables_of_an_evaluation_override_variables_of_the_test(shell: Shell)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, ValueError, IndexError])
-def test_mocks_and_files_work_again_after_an_error_in_an_effect(
+def test_mocks_and_files_work_after_a_mock_effect_raises_an_error(
     shell: Shell, error: type[Exception]
 ) -> None:
     def fail(_: Call) -> None:
@@ -235,7 +235,7 @@ def test_mocks_and_files_work_again_after_an_error_in_an_effect(
     assert result.stdout == "mocked\nmocked\nsecond\n"
 
 
-def test_each_script_finds_the_mocks_of_paths_that_it_mentions(
+def test_mocked_command_answers_at_each_absolute_path_that_a_script_uses(
     shell: Shell, tmp_path: Path
 ) -> None:
     shell.mock("tool").answers("mocked\n")
@@ -274,7 +274,7 @@ def test_syntax_error_in_a_sourced_script_raises_harness_error(
 
 
 @pytest.mark.parametrize("name", ["builtin", "local", "return"])
-def test_builtin_that_answers_for_mocks_cannot_be_mocked(shell: Shell, name: str) -> None:
+def test_shell_builtin_that_mocks_need_cannot_be_mocked(shell: Shell, name: str) -> None:
     with pytest.raises(BadInputError, match=f"'{name}' can't be mocked"):
         shell.mock(name)
 
@@ -307,7 +307,7 @@ def test_answer_of_a_mock_takes_virtual_time(shell: Shell) -> None:
     assert int(out[1]) >= 300
 
 
-def test_spy_lets_commands_and_functions_run(shell: Shell, tmp_path: Path) -> None:
+def test_spy_runs_and_records_the_real_command_or_function(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text('greet() { echo "hello $1"; COUNT=1; }\n')
     shell.source(script)
@@ -339,7 +339,9 @@ def test_function_is_extracted_from_a_script_that_cannot_be_sourced(
 
 
 @pytest.mark.parametrize("what", ["source", "extract"])
-def test_sourcing_after_the_first_use_is_refused(shell: Shell, tmp_path: Path, what: str) -> None:
+def test_sourcing_after_the_first_evaluation_is_refused(
+    shell: Shell, tmp_path: Path, what: str
+) -> None:
     script = tmp_path / "script.sh"
     script.write_text("f() { :; }\n")
     shell.evaluate("true")
@@ -364,7 +366,7 @@ def test_code_sees_and_changes_the_files_that_the_test_wrote(shell: Shell) -> No
     assert shell.evaluate("cat /usr/bin/dpkg").stdout == "of the test\n"
 
 
-def test_commands_are_denied_without_the_throw_away_root(tmp_path: Path) -> None:
+def test_unmocked_commands_are_denied_without_the_throwaway_root(tmp_path: Path) -> None:
     pool = WarmShellPool(cwd=tmp_path, scratch=tmp_path, sandbox=Sandbox(kind=SandboxKind.OFF))
     shell = Shell(pool, virtual=True, timeout_s=60)
     try:

@@ -73,7 +73,7 @@ def test_race(shell):
 
 
 @pytest.mark.parametrize("as_user", [this_user, ordinary_user])
-def test_folder_that_a_link_replaces_never_leads_out_of_the_root(
+def test_folder_that_code_swaps_with_a_link_never_leads_to_files_of_the_host(
     as_user: Callable[[], AbstractContextManager[PytestRun]],
 ) -> None:
     with as_user() as run:

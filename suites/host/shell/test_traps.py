@@ -81,7 +81,9 @@ def test_traps_of_a_called_function_act_as_in_bash(
 
 
 @pytest.mark.parametrize("trap", ["'echo \"D:$BASH_COMMAND\"' DEBUG", "'echo R' RETURN"])
-def test_traced_functions_do_not_include_functions_of_the_harness(shell: Shell, trap: str) -> None:
+def test_debug_and_return_traps_do_not_run_for_functions_of_the_harness(
+    shell: Shell, trap: str
+) -> None:
     program = f"set -T; trap {trap}; probe; sleep 0; date +%s >/dev/null; kill -0 $$; echo a"
     expected = LocalRunner().run([*_BASH, program.replace("probe", "true")], timeout_s=30)
     shell.mock("probe")

@@ -47,7 +47,7 @@ def test_verdicts_of_all_workers_are_counted(result: CommandResult) -> None:
     assert "5 failed, 15 passed, 4 skipped, 4 xfailed" in result.stdout, result.render()
 
 
-def test_bytes_that_are_not_utf8_are_in_the_report(result: CommandResult) -> None:
+def test_report_escapes_bytes_that_are_not_utf8(result: CommandResult) -> None:
     assert r"latin_spec.sh::is caf\udce9" in result.stdout
     assert r'got: "caf\udce9"' in result.stdout
 

@@ -99,7 +99,7 @@ def processes_of(project: Path) -> list[str]:
     return found
 
 
-def test_shards_run_on_both_nodes_and_are_merged(cluster: Cluster, project: Path) -> None:
+def test_reports_of_slurm_shards_are_merged(cluster: Cluster, project: Path) -> None:
     (project / "go").touch()
 
     submit(cluster, project, shards=3)
@@ -111,7 +111,7 @@ def test_shards_run_on_both_nodes_and_are_merged(cluster: Cluster, project: Path
     assert len(list((project / "reports-merged/allure").glob("*-result.json"))) == 6
 
 
-def test_shard_of_a_dead_node_runs_again_and_the_report_says_so(
+def test_shard_of_a_dead_node_runs_again_and_the_summary_counts_its_starts(
     cluster: Cluster, project: Path
 ) -> None:
     submit(cluster, project, shards=2)

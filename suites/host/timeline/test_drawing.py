@@ -54,7 +54,7 @@ def texts_of(timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["one", "side-by-side"])
-def test_labels_are_within_1000_pixels_and_do_not_overlap(
+def test_labels_fit_into_a_width_of_1000_pixels_and_do_not_overlap(
     timelines: list[Timeline], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = texts_of(timelines[:count], monkeypatch)
@@ -81,7 +81,7 @@ def test_labels_have_durations_in_seconds_and_the_name_of_the_awaited_systemd_un
     assert "cloud-final.service" in words
 
 
-def test_wait_is_drawn_with_its_first_two_blockers(
+def test_label_of_a_waiting_unit_names_the_first_two_blockers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     span = Span(
@@ -102,14 +102,16 @@ def test_wait_is_drawn_with_its_first_two_blockers(
 
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=lambda scheme: scheme.name)
-def test_picture_has_the_colours_of_its_scheme(timelines: list[Timeline], scheme: Scheme) -> None:
+def test_svg_has_only_the_background_colour_of_the_selected_scheme(
+    timelines: list[Timeline], scheme: Scheme
+) -> None:
     content = render_timelines(timelines[:1], scheme).decode()
 
     assert scheme.background in content
     assert ({LIGHT.background, DARK.background} - {scheme.background}).pop() not in content
 
 
-def test_same_timeline_gives_the_same_bytes(timelines: list[Timeline]) -> None:
+def test_rendering_a_timeline_twice_produces_identical_bytes(timelines: list[Timeline]) -> None:
     assert render_timelines(timelines[:1], LIGHT) == render_timelines(timelines[:1], LIGHT)
 
 
@@ -121,7 +123,7 @@ def test_name_with_characters_that_the_font_lacks_is_drawn_without_a_warning(
     assert "\u6f22\u5b57" in picture.decode()
 
 
-def test_page_is_complete_in_one_file_and_has_every_unit(timelines: list[Timeline]) -> None:
+def test_html_page_loads_no_external_files(timelines: list[Timeline]) -> None:
     page = render_page(timelines)
 
     assert page.count("data:image/svg+xml;base64,") == 2
@@ -129,7 +131,7 @@ def test_page_is_complete_in_one_file_and_has_every_unit(timelines: list[Timelin
     assert "sysinit.target" in page
 
 
-def test_unreadable_part_has_a_row_with_the_reason(
+def test_timeline_shows_unreadable_data_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timeline = Timeline(
@@ -142,7 +144,7 @@ def test_unreadable_part_has_a_row_with_the_reason(
     assert "No answer." in words
 
 
-def test_page_without_matplotlib_has_the_table(
+def test_html_page_without_matplotlib_still_lists_the_steps(
     timelines: list[Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
@@ -164,7 +166,7 @@ def test_timeline_command_writes_svg_or_png_or_html(tmp_path: Path, suffix: str)
     assert output.read_bytes().startswith(beginning)
 
 
-def test_command_prints_the_critical_path(
+def test_timeline_command_prints_the_critical_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = a_node_that_built(tmp_path / "node", hangs=True).write()
@@ -184,7 +186,7 @@ def test_command_prints_the_critical_path(
     ],
     ids=["two-machines", "three-bundles", "no-bundle"],
 )
-def test_command_refuses_a_folder_that_it_cannot_draw(
+def test_timeline_command_refuses_folders_that_it_cannot_draw(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], words: str
 ) -> None:
     for name in ("a", "b"):
@@ -195,7 +197,7 @@ def test_command_refuses_a_folder_that_it_cannot_draw(
     assert words in capsys.readouterr().err
 
 
-def test_bundle_that_is_given_twice_is_printed_twice_with_its_name(
+def test_timeline_command_prints_a_bundle_twice_if_it_is_given_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = a_node_that_built(tmp_path / "node").write()

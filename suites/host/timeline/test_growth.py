@@ -37,7 +37,7 @@ def time_of(lane: Lane, state: SpanState, count: int) -> float:
     [(Lane.STEPS, 800, 8), (Lane.UNITS, 100, 32)],
     ids=["steps", "units"],
 )
-def test_time_grows_no_faster_than_the_number_of_spans_and_orders(
+def test_time_to_read_a_timeline_grows_at_most_linearly_with_spans_and_orderings(
     lane: Lane, count: int, factor: float, state: SpanState
 ) -> None:
     """Four times as many steps take 4 times as long; four times as many units have 16 times the orders.

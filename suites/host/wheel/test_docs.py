@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SHOW_S = 60
 
 
-def test_list_has_the_written_pages_and_the_pages_that_are_generated_from_the_code(
+def test_harness_docs_lists_written_pages_and_generated_pages(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     listed = installed_wheel.run("harness", "docs", cwd=tmp_path).check("harness docs").stdout
@@ -49,7 +49,9 @@ for page in sys.argv[1:]:
 """
 
 
-def test_pages_are_printed_as_markdown(installed_wheel: InstalledWheel, tmp_path: Path) -> None:
+def test_harness_docs_prints_pages_as_markdown(
+    installed_wheel: InstalledWheel, tmp_path: Path
+) -> None:
     shown = installed_wheel.run("python", "-c", _PRINT, *_WORDS, cwd=tmp_path).check(
         "harness docs"
     )
@@ -61,7 +63,7 @@ def test_pages_are_printed_as_markdown(installed_wheel: InstalledWheel, tmp_path
         assert "](../" not in text, page
 
 
-def test_page_is_shown_with_drawn_tables_on_a_terminal(
+def test_harness_docs_renders_tables_on_a_terminal(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     child = pexpect.spawn(

@@ -55,7 +55,7 @@ def test_wheel_has_every_file_of_the_package(installed_wheel: InstalledWheel) ->
     } == set()
 
 
-def test_wheel_has_only_the_package_and_its_pages_and_its_licence(
+def test_wheel_contains_only_the_package_and_the_documentation_pages_and_the_licence(
     installed_wheel: InstalledWheel,
 ) -> None:
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
@@ -110,7 +110,7 @@ def test_installed_programs_are_executable(installed_wheel: InstalledWheel) -> N
     } == set()
 
 
-def test_sdist_has_no_links_and_no_suites(installed_wheel: InstalledWheel) -> None:
+def test_sdist_contains_no_links_and_no_test_suites(installed_wheel: InstalledWheel) -> None:
     """The wheel is built from the sdist, so the sdist must contain no link."""
     with tarfile.open(installed_wheel.sdist) as archive:
         members = archive.getmembers()
@@ -130,7 +130,7 @@ for name, source in load_catalogue().entries.items():
 """
 
 
-def test_installed_wheel_gives_images_the_same_keys_as_the_repository(
+def test_image_keys_of_the_installed_wheel_equal_the_image_keys_of_the_repository(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     """So the wheel and the repository share cached images, and users boot images that tests have booted."""

@@ -21,7 +21,7 @@ def project(tmp_path: Path, installed_wheel: InstalledWheel) -> Path:
     return tmp_path / "my project"
 
 
-def test_installation_is_independent_of_the_repository(
+def test_installed_wheel_is_not_imported_from_the_repository(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     program = (
@@ -40,7 +40,7 @@ def test_unit_tests_of_a_new_project_pass(installed_wheel: InstalledWheel, proje
     assert "3 passed" in result.check("pytest").stdout
 
 
-def test_node_tests_of_a_new_project_boot_its_image(
+def test_node_tests_of_a_new_project_use_the_boot_node_fixture(
     installed_wheel: InstalledWheel, project: Path
 ) -> None:
     result = installed_wheel.run("pytest", "tests/e2e", "--setup-plan", cwd=project)
@@ -72,7 +72,7 @@ def test_node_tests_are_skipped_with_a_remedy_on_a_host_without_qemu(
     assert "apt-get install qemu-system-x86" in result.stdout
 
 
-def test_project_may_have_packages_and_a_fixture_with_names_of_the_harness(
+def test_project_may_reuse_package_and_fixture_names_of_the_harness(
     installed_wheel: InstalledWheel, project: Path, without_qemu: Path
 ) -> None:
     """The project has packages `fixtures` and `images` on sys.path, and a fixture `settings`."""
@@ -91,7 +91,7 @@ def test_project_may_have_packages_and_a_fixture_with_names_of_the_harness(
     assert "apt-get install qemu-system-x86" in result.stdout
 
 
-def test_readme_commands_make_a_project_that_runs_scripts_on_a_machine(
+def test_readme_commands_create_a_project_with_scripts_and_a_node_test(
     installed_wheel: InstalledWheel, tmp_path: Path
 ) -> None:
     """`suites/e2e/test_installed_wheel.py` runs the same scripts on a machine."""

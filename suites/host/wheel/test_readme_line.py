@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BUILD_S = 300.0
 
 
-def test_readme_line_builds_the_wheel_and_installs_its_command(tmp_path: Path) -> None:
+def test_readme_command_builds_the_wheel_and_installs_the_harness_command(tmp_path: Path) -> None:
     """This test installs no dependencies; the fixture `installed_wheel` installs them."""
     page = parse_page("README.md", (REPOSITORY / "README.md").read_text())
     (line,) = (block.text for block in page.blocks if block.kind == "wheel")

@@ -49,7 +49,7 @@ def test_tags_are_requested_again_while_the_metadata_service_starts(node: Node) 
     assert [sleep.seconds for sleep in result.sleeps] == [2, 2, 2]
 
 
-def test_request_for_tags_without_a_metadata_service_has_its_own_exit_code(node: Node) -> None:
+def test_fetching_tags_without_a_metadata_service_exits_with_224(node: Node) -> None:
     node.metadata.is_up = False
 
     assert node.call("fetch_tags").status == 224
@@ -62,7 +62,7 @@ def decision(node: Node) -> str:
     return node.call("decide").check().stdout.strip()
 
 
-def test_decision_without_a_record_is_to_install(node: Node) -> None:
+def test_driver_is_installed_if_there_is_no_record(node: Node) -> None:
     assert decision(node) == "install no_record"
 
 
@@ -126,7 +126,7 @@ def module_for(kernel: str) -> fakes.Module:
     return fakes.Module(fields={"version": VERSION, "vermagic": f"{kernel} SMP"})
 
 
-def test_module_that_is_added_but_not_installed_is_built_again(node: Node) -> None:
+def test_module_that_dkms_has_built_but_not_installed_is_built_again(node: Node) -> None:
     node.bake()
     node.shell.evaluate(f"dkms uninstall nvidia/{VERSION} -k {KERNEL}").check()
     node.modules.add("nvidia", module_for(KERNEL))
@@ -162,7 +162,7 @@ def test_image_is_pulled_if_only_a_similar_image_exists(node: Node) -> None:
     assert node.containerd.images() == (IMAGE, similar)
 
 
-def test_image_that_was_pulled_from_another_registry_gets_its_usual_name_in_addition(
+def test_image_that_is_pulled_from_another_registry_also_gets_the_default_name(
     node: Node,
 ) -> None:
     elsewhere = IMAGE.replace("mcr.microsoft.com", "registry.example")
@@ -295,7 +295,7 @@ def test_record_stays_until_the_driver_is_gone(node: Node) -> None:
     "path",
     ["/usr/bin/nvidia-modprobe", "/etc/ld.so.conf.d/nvidia.conf", "/usr/bin/lib64/libcuda.so"],
 )
-def test_record_stays_if_something_cannot_be_removed(node: Node, path: str) -> None:
+def test_teardown_keeps_the_record_if_a_file_cannot_be_removed(node: Node, path: str) -> None:
     node.bake()
     node.shell.write(path, "")
     node.shell.mock("rm", optional=True).answers("")
@@ -318,7 +318,9 @@ def test_record_stays_if_something_cannot_be_removed(node: Node, path: str) -> N
         ("mixed", "--pass-device-specs"),
     ],
 )
-def test_device_plugin_runs_with_its_flags(node: Node, strategy: str, flags: str) -> None:
+def test_device_plugin_flags_depend_on_the_mig_strategy(
+    node: Node, strategy: str, flags: str
+) -> None:
     node.systemd.unit("nvidia-device-plugin").is_active = True
 
     node.call("start_managed_services", MIG_STRATEGY=strategy).check()
@@ -413,7 +415,7 @@ def test_node_without_a_gpu_and_without_a_record_has_nothing_to_remove(node: Nod
     assert "event=decision action=nothing reason=-" in result.stdout
 
 
-def test_plan_logs_the_decision_and_leaves_the_driver_as_it_is(node: Node) -> None:
+def test_plan_logs_the_decision_and_changes_nothing(node: Node) -> None:
     node.bake(version="580.159.04")
 
     result = node.call("main", "plan").check()
@@ -448,7 +450,7 @@ def test_bake_builds_for_the_newest_kernel_that_has_headers(node: Node) -> None:
     assert node.modules.loaded == ()
 
 
-def test_build_that_fails_leaves_no_record_of_an_earlier_build(node: Node) -> None:
+def test_failed_build_removes_the_record_of_the_earlier_build(node: Node) -> None:
     node.bake(kernel="6.1.0-55-cloud-amd64")
     node.dkms.fail_builds("nvidia", VERSION, fakes.ALWAYS)
 
