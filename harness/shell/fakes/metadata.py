@@ -53,7 +53,8 @@ _SYNTAX = Syntax(
         "--retry-max-time=",
     )
 )
-_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_NUMBER = re.compile(r"[0-9]{1,19}(?:\.[0-9]{1,9})?")
+_MOST_RETRIES = 1000
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found"}
 _JSON = "application/json; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
@@ -123,13 +124,13 @@ class InstanceMetadata(Fake):
             raise unknown_use(call, "the fake of 'curl' needs '--silent': it shows no progress")
         retries = int(_number(invocation, "--retry"))
         errors = ""
-        for attempt in range(retries + 1):
+        for attempt in range(min(retries, _MOST_RETRIES) + 1):
             answer, is_transient = self._attempt(invocation, url.path, url.query)
             errors += answer.stderr
             is_transient |= bool(answer.exit_code) and invocation.has("--retry-all-errors")
             if not is_transient or attempt == retries:
                 return Answer(stdout=answer.stdout, stderr=errors, exit_code=answer.exit_code)
-        raise AssertionError("unreachable")
+        raise unknown_use(call, f"the fake of 'curl' stops after {_MOST_RETRIES} retries")
 
     def _attempt(self, invocation: Invocation, path: str, query: str) -> tuple[Answer, bool]:
         """Return curl's output for one attempt, and whether curl may retry after it."""

@@ -939,6 +939,22 @@ def test_curl_retries_a_slow_service_and_then_fails() -> None:
     assert answer.stderr.count("after 500 milliseconds") == 3
 
 
+def test_curl_with_a_huge_number_of_retries_ends_at_the_first_success_or_is_refused() -> None:
+    metadata = fakes.InstanceMetadata.with_tags()
+    options = "-sS -H Metadata:true --retry-connrefused --retry"
+    for count in ("999999999", "9223372036854775807"):
+        metadata.refusals = 2
+        answer = run(metadata, f"curl {options} {count} {METADATA}")
+        assert (answer.exit_code, answer.stderr.count("curl: (7)")) == (0, 2)
+        metadata.is_up = False
+        with pytest.raises(
+            UnknownInvocationError, match="the fake of 'curl' stops after 1000 ret"
+        ):
+            run(metadata, f"curl {options} {count} {METADATA}")
+        assert run(metadata, f"curl {options} 1000 {METADATA}").exit_code == 7
+        metadata.is_up = True
+
+
 def test_metadata_request_without_header_gets_400_and_head_gets_no_body() -> None:
     document: dict[str, object] = {"compute": {}}
     metadata = fakes.InstanceMetadata(document)
