@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from harness.errors import BadInputError
 from harness.shell.fakes.arguments import check_fields, checks_arguments
 from harness.shell.fakes.fake import Fake
 from harness.shell.fakes.invocation import Syntax, unknown_use
@@ -82,6 +84,7 @@ class KernelModules(Fake):
         self._modules = {
             canonical(name): replace(module) for name, module in (modules or {}).items()
         }
+        self._depths()
         self._loaded: list[str] = []
         for name in loaded:
             self.load(name)
@@ -106,6 +109,7 @@ class KernelModules(Fake):
     def add(self, name: str, module: Module | None = None) -> None:
         """Add a module, as a build or an installation does."""
         self._modules[canonical(name)] = module or Module()
+        self._depths()
 
     def remove(self, name: str) -> None:
         """Remove a module; if it is loaded, it stays loaded."""
@@ -296,10 +300,26 @@ class KernelModules(Fake):
             needed = ahead.pop()
             found.add(needed)
             ahead += [other for other in self._direct(needed) if other not in found]
-        return sorted(found, key=lambda each: (self._depth(each), each))
+        depths = self._depths() if found else {}
+        return sorted(found, key=lambda each: (depths[each], each))
 
-    def _depth(self, name: str) -> int:
-        return max((1 + self._depth(needed) for needed in self._direct(name)), default=0)
+    def _depths(self) -> dict[str, int]:
+        """Return, for each module, how many levels of modules it needs.
+
+        Raises BadInputError if a module needs itself.
+        """
+        depths: dict[str, int] = {}
+        try:
+            for name in TopologicalSorter(
+                {n: self._direct(n) for n in self._modules}
+            ).static_order():
+                depths[name] = max((1 + depths[each] for each in self._direct(name)), default=0)
+        except CycleError as error:
+            cycle = " needs ".join(f"'{name}'" for name in reversed(error.args[1]))
+            raise BadInputError(
+                f"A module needs itself: {cycle}.", source="fakes.KernelModules", key="modules"
+            ) from None
+        return depths
 
     def _direct(self, name: str) -> list[str]:
         module = self._modules.get(name)

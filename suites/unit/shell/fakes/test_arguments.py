@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_CYCLE = {
+    "nvidia-uvm": fakes.Module(needs=["nvidia"]),
+    "nvidia": fakes.Module(needs=["drm"]),
+    "drm": fakes.Module(needs=["nvidia_uvm", "missing"]),
+}
+
+
 def test_argument_of_a_wrong_type_is_refused() -> None:
     refusals: list[tuple[Callable[[Callable[[Any], Any]], object], str]] = [
     (lambda a: fakes.Containerd(a("nginx:1")), r"fakes\.Containerd.*images.*'nginx:1'.*a list \(each item: a text\)"),
@@ -27,6 +34,9 @@ def test_argument_of_a_wrong_type_is_refused() -> None:
     (lambda a: fakes.Dkms(kernels=a([])), "kernels.*empty"),
     (lambda a: fakes.Module(needs=a("drm")), "needs.*'drm'.*a list"),
     (lambda a: fakes.Module(size=a(True)), "size.*a number"),
+    (lambda a: fakes.KernelModules(a({"a": fakes.Module(needs=["a"])})), "KernelModules.*modules.*'a' needs 'a'"),
+    (lambda a: fakes.KernelModules(a(_CYCLE)), "'nvidia_uvm' needs 'nvidia' needs 'drm' needs 'nvidia_uvm'"),
+    (lambda a: fakes.KernelModules({}).add("b", a(fakes.Module(needs=["b"]))), "'b' needs 'b'"),
     (lambda a: fakes.Packages(installed=a(["make"])), r"installed.*each item: a fakes\.Package"),
     (lambda a: fakes.Package(name="a", version=a(1)), r"fakes\.Package.*version.*a text"),
     (lambda a: fakes.InstanceMetadata(a("{}")), "document"),

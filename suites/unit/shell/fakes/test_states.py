@@ -285,6 +285,18 @@ def test_loaded_module_that_is_not_declared_raises_a_key_error() -> None:
         fakes.KernelModules(loaded=["nvidia"])
 
 
+def test_modules_may_need_each_other_on_many_levels() -> None:
+    levels = {f"{side}{at}": [f"a{at + 1}", f"b{at + 1}"] for at in range(1200) for side in "ab"}
+    modules = fakes.KernelModules({k: fakes.Module(needs=v) for k, v in levels.items()})
+    modules.add("a1200")
+    modules.add("b1200")
+
+    modules.load("a0")
+
+    assert modules.loaded[:3] == ("a1200", "b1200", "a1199")
+    assert modules.loaded[-1] == "a0"
+
+
 def test_fakes_do_not_share_modules() -> None:
     stack = {"nvidia": fakes.Module()}
     first = fakes.KernelModules(stack, loaded=stack)
