@@ -48,18 +48,26 @@ _SHEBANG = re.compile(rb"#!\s*(?:/usr)?/bin/(?:env\s+)?bash\b")
 _USES_TRACE = re.compile(r"\bset\s+(?:[-+]\w+\s+)*[-+]\w*x|xtrace")
 
 
-def scripts_in(sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files at and below `sources` with the suffix `.sh` or `.bash`, or a bash shebang."""
+def scripts_in(sources: Iterable[Path], *, unread: list[Path] | None = None) -> Iterator[Path]:
+    """Yield the files at and below `sources` with the suffix `.sh` or `.bash`, or a bash shebang.
+
+    Files that cannot be read are left out, and added to `unread`.
+    """
+    unread = [] if unread is None else unread
     for source in sources:
         inside = source.rglob("*") if source.is_dir() else [source]
-        for path in sorted(inside):
-            if path.is_file() and (path.suffix in {".sh", ".bash"} or _names_bash(path)):
-                yield path.resolve()
+        yield from (path.resolve() for path in sorted(inside) if _is_script(path, unread))
 
 
-def _names_bash(path: Path) -> bool:
-    with path.open("rb") as file:
-        return _SHEBANG.match(file.read(64)) is not None
+def _is_script(path: Path, unread: list[Path]) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return _SHEBANG.match(file.read(64)) is not None or path.suffix in {".sh", ".bash"}
+    except OSError:
+        unread.append(path)
+        return False
 
 
 def uses_trace(text: str) -> bool:

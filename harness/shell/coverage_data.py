@@ -45,18 +45,21 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
 
 
-def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -> None:
+def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -> Sequence[Path]:
     """Write the lines that ran in the scripts at `sources` as a data file of coverage.py.
 
-    The file also lists the scripts that did not run. With `[run] plugins =
+    Return the files at `sources` that are left out because they cannot be read. The file also lists the scripts that did not run. With `[run] plugins =
     harness.shell.coverage_data` in its configuration, coverage.py itself can report the file.
     Raises BadInputError if there is no script at `sources`, or if `path` exists and is not data of
     coverage.py.
     """
-    scripts = list(scripts_in(sources))
+    unread: list[Path] = []
+    scripts = list(scripts_in(sources, unread=unread))
     if not scripts:
+        unreadable = f"; can't read {listed(map(str, unread))}" if unread else ""
         raise BadInputError(
-            f"There is no bash script at {listed(map(str, sources))}.", source="--shell-cov"
+            f"There is no bash script at {listed(map(str, sources))}{unreadable}.",
+            source="--shell-cov",
         )
     _remove_earlier(path)
     data = coverage.CoverageData(basename=str(path))
@@ -74,6 +77,7 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
             )
     with _writing():
         data.write()
+    return unread
 
 
 def _remove_earlier(path: Path) -> None:

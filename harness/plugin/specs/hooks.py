@@ -135,7 +135,10 @@ def _write_coverage(config: pytest.Config) -> None:
     data = importlib.import_module("harness.shell.coverage_data")
     path = config.rootpath / config.getoption("--shell-cov-data")
     hits = {tier: hits_of(config, tier) for tier in Tier}
-    data.write_data(hits, config.getoption("--shell-cov"), path)
+    unread = data.write_data(hits, config.getoption("--shell-cov"), path)
+    notes_of(config).update(
+        f"The coverage lacks '{visible(str(file))}', which can't be read." for file in unread
+    )
     lcov = config.getoption("--shell-cov-lcov")
     if lcov is not None:
         data.report(data.combine([path]), html=None, lcov=lcov)

@@ -37,10 +37,13 @@ def test_coverage_of_python_tests_is_recorded(project: SpecProject, workers: lis
     library = project.write("lib/choose.sh", _LIBRARY)
     script = project.write("lib/script.sh", "true\nif false; then\n  echo\nfi\n")
     project.write("test_choose.py", _TEST.format(script=str(script)))
+    secret = library.parent / "secret"
+    secret.symlink_to("/proc/self/mem")  # a file whose start nobody can read
 
     result = project.run(f"--shell-cov={library.parent}", *workers)
 
     assert "2 passed" in result.stdout, result.stdout
+    assert f"The coverage lacks '{secret}', which can't be read." in result.stdout
     data = coverage.CoverageData(basename=str(project.root / ".coverage.shell"))
     data.read()
     assert set(data.lines(str(library.resolve())) or []) == {2, 3}

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import BadInputError, HarnessError
-from harness.shell.coverage import Hits, Place, Tier, scripts_in
+from harness.shell.coverage import Hits, Place, Tier, any_uses_trace, scripts_in
 from harness.shell.coverage_data import combine, gather, report, write_data
 
 TEXT = "f() {\n  a\n  b\n}\nif x; then\n  f\nfi\n"
@@ -198,6 +198,20 @@ def test_scripts_are_recognised_by_suffix_or_shebang(tmp_path: Path) -> None:
 
     found = [path.name for path in scripts_in([tmp_path])]
     assert found == ["a.sh", "b.bash", "c", "d", "h", "l.sh"]
+
+
+def test_file_that_cannot_be_read_is_left_out_and_named(tmp_path: Path, script: Path) -> None:
+    """Nobody can read the start of the link's target, not even root."""
+    secret, other = tmp_path / "lib/secret", tmp_path / "lib/z.sh"
+    for path in (secret, other):
+        path.symlink_to("/proc/self/mem")
+
+    assert list(scripts_in([tmp_path])) == [script]
+    assert not any_uses_trace((tmp_path,))
+    assert write_data({}, [tmp_path], tmp_path / "data") == [secret, other]
+    assert combine([tmp_path / "data"]).measured_files() == {str(script)}
+    with pytest.raises(BadInputError, match=rf"no bash script at .*; can't read '{secret}'\."):
+        write_data({}, [secret], tmp_path / "data")
 
 
 def test_command_harness_coverage_prints_the_report(
