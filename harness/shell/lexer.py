@@ -15,7 +15,12 @@ _PLAIN_RUN = re.compile(r"[A-Za-z0-9_./:,+@%=^}!-]+")
 #: Matches the start of a shell pattern, or a brace expansion such as `{a,b}` or `{1..3}`.
 _EXPANDED = re.compile(r"""[*?[]|\{[^{}'"]*(?:,|\.\.)""")
 _SIMPLE_QUOTE = re.compile(r"""'([^']*)'|"([^"$`\\]*)\"""")
-_ANSI_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
+_HEX = "[0-9A-Fa-f]"
+_ANSI_ESCAPE = re.compile(
+    rf"\\(?:(?P<octal>[0-7]{{1,3}})|x(?:(?P<hex>{_HEX}{{1,2}})|\{{(?P<long>{_HEX}*)\}}?)"
+    rf"|u(?P<u>{_HEX}{{1,4}})|U(?P<U>{_HEX}{{1,8}})|c(?P<control>\\\\|.)|(?P<char>.))",
+    re.DOTALL,
+)
 _ANSI = {
     "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
     "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?",
@@ -124,6 +129,8 @@ def read_word(line: str, start: int) -> tuple[Word, int]:
         elif line.startswith("$'", at):
             part, at = _read_ansi_quoted(line, at + 2)
             text.append(part)
+        elif line.startswith('$"', at):
+            at += 1
         elif char in "$`" or _opens_substitution(line, at):
             end = _skip_expansion(line, at)
             text.append(line[at:end])
@@ -181,13 +188,38 @@ def _read_ansi_quoted(line: str, start: int) -> tuple[str, int]:
     while at < len(line) and line[at] != "'":
         at += 2 if line[at] == "\\" else 1
     body = line[start:at]
-    return _ANSI_ESCAPE.sub(_unescaped, body), at + 1
+    # an escape may stand for one byte of a character, and a NUL ends the quote's text
+    text = _ANSI_ESCAPE.sub(_unescaped, body).partition("\0")[0]
+    return text.encode(errors="surrogateescape").decode(errors="surrogateescape"), at + 1
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    if found[1]:
-        return chr(int(found[1], 8))
-    return chr(int(found[2], 16)) if found[2] else _ANSI.get(found[3], found[0])
+    if code := found["u"] or found["U"]:
+        data = _utf8(int(code, 16))
+    elif found["control"]:
+        first, *rest = found["control"][-1].encode(errors="surrogateescape")
+        data = bytes([0x7F if first == ord("?") else first & 0x1F, *rest])
+    elif found["char"]:
+        return _ANSI.get(found["char"], found[0])
+    else:
+        byte = (
+            int(found["octal"], 8)
+            if found["octal"]
+            else int(found["hex"] or found["long"] or "0", 16)
+        )
+        data = bytes([byte & 0xFF])
+    return data.decode(errors="surrogateescape")
+
+
+def _utf8(code: int) -> bytes:
+    """Encode a number like bash, also a number that Unicode does not assign to a character."""
+    if code < 0x110000:
+        return chr(code).encode(errors="surrogatepass")
+    if code > 0x7FFFFFFF:
+        return b""
+    more = 3 if code < 1 << 21 else 4 if code < 1 << 26 else 5
+    first = (0xFF00 >> (more + 1) & 0xFF) | code >> 6 * more
+    return bytes([first, *(0x80 | code >> 6 * at & 0x3F for at in reversed(range(more)))])
 
 
 def _skip_expansion(line: str, at: int) -> int:

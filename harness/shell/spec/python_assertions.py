@@ -360,8 +360,9 @@ def _path_test(name: str, path: str) -> str:
 
 def _literal(text: str) -> str:
     """Return text escaped for an f-string between double quotes."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return escaped.replace("\t", "\\t").replace("{", "{{").replace("}", "}}")
+    # a double quote in the text makes `repr` use single quotes
+    escaped = repr(f'{text}"')[1:-2].replace('"', '\\"')
+    return escaped.replace("{", "{{").replace("}", "}}")
 
 
 def _is_element(sentence: Sentence) -> bool:

@@ -164,6 +164,23 @@ def _outcomes(project: SpecProject, text: str) -> dict[str, str]:
     return outcomes(project.run())
 
 
+def test_unusual_characters_in_texts_keep_their_meaning(project: SpecProject) -> None:
+    spec = (
+        "It 'escapes'\n"
+        "When call printf %s $'caf\\u00e9 \\U1F600 \\xe9\\0'\n"
+        "The output should equal $'caf\\xc3\\xa9 \\360\\237\\230\\200 \\xe9'\n"
+        "The output should start with \"$(printf caf)\"$'\\u00e9'\n"
+        "End\n"
+        "It 'quotes'\n"
+        "name=x\n"
+        'When call printf %s "<$name\udce9 \r\x0c\x01\\"\'"\n'
+        'The output should equal "<$name\udce9 \r\x0c\x01\\"\'"\n'
+        "End\n"
+    )
+
+    assert _outcomes(project, spec) == {"test_escapes": "passed", "test_quotes": "passed"}
+
+
 def test_line_that_runs_shellspec_on_the_spec_itself_is_not_translated(
     project: SpecProject,
 ) -> None:

@@ -49,6 +49,37 @@ def test_line_is_split_into_words_like_in_bash() -> None:
     assert {line: [word.text for word in split_words(line)] for line in CUT} == CUT
 
 
+#: The bytes that bash 5.2 prints in a UTF-8 locale for each body of a quote $'...'.
+ANSI = {
+    r"\u00e9": b"\xc3\xa9", r"\u41": b"A", r"\u0020b": b" b", r"\u20ac1": b"\xe2\x82\xac1", r"\ug": rb"\ug",
+    r"\U1F600": b"\xf0\x9f\x98\x80", r"\U0001F600f": b"\xf0\x9f\x98\x80f", r"\U": rb"\U",
+    r"\ud800": b"\xed\xa0\x80", r"\U110000": b"\xf4\x90\x80\x80",
+    r"\U7fffffff": b"\xfd\xbf\xbf\xbf\xbf\xbf", r"\Uffffffff": b"", r"\U200000": b"\xf8\x88\x80\x80\x80",
+    r"\x412": b"A2", r"\x4": b"\x04", r"\xc3\xa9": b"\xc3\xa9", r"\xe9": b"\xe9", r"\xg": rb"\xg",
+    r"\x{41}2": b"A2", r"\x{141}z": b"Az", r"\x{41": b"A", r"\x{}z": b"",
+    r"\777": b"\xff", r"\0101": b"\x081", r"\12345": b"S45", r"\8": rb"\8", r"a\400b": b"a",
+    r"a\0b": b"a", r"a\x00b": b"a", r"a\u0000b": b"a",
+    r"a\cAb": b"a\x01b", r"\ca": b"\x01", r"\c?": b"\x7f", r"\c\\z": b"\x1cz", r"\c\n": b"\x1cn",
+    r"a\c@b": b"a", r"\c\u00e9": b"\x1cu00e9", "\\c\u00e9": b"\x03\xa9", r"a\c": rb"a\c", r"\c\'b": b"\x1c'b",
+    r"\q\?": rb"\q?", "\u00e9": b"\xc3\xa9", "\udce9": b"\xe9",
+}  # fmt: skip
+
+
+def test_escapes_have_the_same_meaning_as_in_bash() -> None:
+    words = {body: split_words(f"$'{body}'.")[0] for body in ANSI}
+
+    read = {b: word.text.encode(errors="surrogateescape") for b, word in words.items()}
+    assert read == {body: data + b"." for body, data in ANSI.items()}
+    assert words[r"\u00e9"].text == "\u00e9."
+
+
+def test_text_for_translation_is_read_as_bash_reads_it_without_translations() -> None:
+    (word,) = split_words('a$"b c"$')
+
+    assert (word.text, word.literal) == ("ab c$", True)
+    assert not split_words('$"b $c"')[0].literal
+
+
 LITERAL = {
     "a": True,
     "'$a'": True,
