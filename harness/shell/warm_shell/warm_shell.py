@@ -100,30 +100,50 @@ class WarmShell:
         self.scratch = scratch
         self.mocked = scratch.resolve() / "mocked"
         self.mocked.mkdir(exist_ok=True)
-        self._mocked_fd = os.open(self.mocked, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.case = 0
         self.trace = ""
         self._control: RootControl | None = None
+        # closes everything that this object opened, the process first
+        with contextlib.ExitStack() as opened:
+            self._opened = opened
+            self._open_files()
+            self.process = self._start(MockRegistry() if mocks is None else mocks)
+            self._opened.callback(self._keep_trace)
+            self._opened.callback(self.process.close)
+            # before Linux 6.6 an ordinary user's root is on a disk, so no other test can use the
+            # shell
+            self._is_renewable = self._renew()
+            self._clean = self._usage()
+            self._opened = opened.pop_all()
+
+    def _open_files(self) -> None:
+        self._mocked_fd = os.open(self.mocked, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._opened.callback(os.close, self._mocked_fd)
         self._files = ShellFiles.create()
-        self._reply_out, self._reply_err = Memory("reply-out"), Memory("reply-err")
-        self._caller_env, self._caller_stdin = Memory("caller-env"), Memory("caller-stdin")
-        self._code = Memory("code")
-        self._token_read, self._token = os.pipe()
+        self._opened.callback(self._files.close)
+        self._reply_out, self._reply_err, self._caller_env, self._caller_stdin, self._code = (
+            self._memory(name)
+            for name in ("reply-out", "reply-err", "caller-env", "caller-stdin", "code")
+        )
+        self._token_read, self._token = self._pipe()
         os.set_blocking(self._token_read, True)
-        self._replies_read, self._replies = os.pipe()
+        self._replies_read, self._replies = self._pipe()
         os.write(self._token, b"x")
         self._extra = [
             self._token_read, self._token, self._replies_read, self._reply_out.fd,
             self._reply_err.fd, self._caller_env.fd, self._caller_stdin.fd, self._code.fd,
         ]  # fmt: skip
-        try:
-            self.process = self._start(MockRegistry() if mocks is None else mocks)
-        except BaseException:
-            self._close_files()
-            raise
-        # before Linux 6.6 an ordinary user's root is on a disk, so no other test can use the shell
-        self._is_renewable = self._renew()
-        self._clean = self._usage()
+
+    def _memory(self, name: str) -> Memory:
+        memory = Memory(name)
+        self._opened.callback(memory.close)
+        return memory
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        for fd in ends:
+            self._opened.callback(os.close, fd)
+        return ends
 
     def _start(self, mocks: MockRegistry) -> ShellProcess:
         env = {
@@ -155,6 +175,7 @@ class WarmShell:
         control = None
         if self.sandbox.kind is SandboxKind.THROWAWAY:
             self._control = RootControl()
+            self._opened.callback(self._control.close)
             control = self._control.other_end.fileno()
         try:
             process = ShellProcess(
@@ -398,16 +419,10 @@ class WarmShell:
         os.write(self._replies, reply.encode())
 
     def close(self) -> None:
-        self.process.close()
-        self.trace += self._files.trace.text()
-        self._close_files()
+        self._opened.close()
 
-    def _close_files(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        self._files.close()
-        for fd in (*self._extra, self._replies, self._mocked_fd):
-            os.close(fd)
+    def _keep_trace(self) -> None:
+        self.trace += self._files.trace.text()
 
 
 def _next_record(process: ShellProcess, deadline: float) -> tuple[str, list[str]] | None:
