@@ -237,7 +237,11 @@ class WarmShell:
         if self._control is None:
             return Path("/")
         root = Path(f"/proc/{self._control.first_process}/root")
-        if root.samefile("/"):
+        try:
+            has_ended = root.samefile("/")
+        except OSError:  # the PID belongs to no process any more
+            has_ended = True
+        if has_ended:
             raise HarnessError("The throw-away root has ended; its files are gone.")
         return root
 

@@ -12,6 +12,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.shell.protocol import Memory
 from harness.shell.sandbox import Sandbox, SandboxKind
+from harness.shell.sandbox.root_control import RootControl
 from harness.shell.warm_shell.warm_shell import ShellStart, WarmShell
 
 if TYPE_CHECKING:
@@ -100,3 +101,17 @@ def test_closed_shell_leaves_nothing_open(tmp_path: Path, process: FakeProcess) 
 
     assert (process.is_closed, shell.trace) == (True, "+ a")
     assert open_fds() <= before
+
+
+def test_root_whose_first_process_has_ended_is_gone(tmp_path: Path, process: FakeProcess) -> None:
+    shell = make(tmp_path)
+    control = RootControl()
+    shell._control = control
+    control.first_process = 0  # no process has this PID
+
+    with pytest.raises(HarnessError, match="throw-away root has ended; its files are gone"):
+        _ = shell.root
+
+    control.close()
+    shell.close()
+    assert process.is_closed
