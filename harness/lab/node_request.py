@@ -75,9 +75,9 @@ class NodeRequest:
     """The faults that a GPU has as soon as it is plugged in, by device id (`gpu0`)."""
     spare_slots: int = 1
     """The number of empty slots for GPUs that are plugged in later."""
-    stand_ins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    stand_ins: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict)
     """Variables of stand-ins, by the stand-in's name: `{"nvidia-dcgm": {"START_DELAY_S": "30"}}`.
-    An unknown name or variable raises BadInputError."""
+    A value is a text or a number. An unknown name or variable raises BadInputError."""
     files: Sequence[GuestFile] = ()
     """Files that cloud-init writes into the guest."""
     before: Sequence[Argv] = ()

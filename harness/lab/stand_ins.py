@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from harness.cloudinit import GuestFile
@@ -31,7 +33,7 @@ VARIABLES: Mapping[str, Mapping[str, re.Pattern[str]]] = {
 
 
 def check_stand_ins(
-    stand_ins: Mapping[str, Mapping[str, str]], files: Sequence[GuestFile]
+    stand_ins: Mapping[str, Mapping[str, str | float]], files: Sequence[GuestFile]
 ) -> None:
     """Raise BadInputError for a stand-in or a variable that nothing on the node reads.
 
@@ -60,7 +62,14 @@ def check_stand_ins(
                     source="NodeRequest",
                     key=key,
                 )
-            if known[variable].fullmatch(str(value)) is None:
+            if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+                raise BadInputError(
+                    f"The value is of type {type(value).__name__}, but a text or a number was "
+                    "expected.",
+                    source="NodeRequest",
+                    key=key,
+                )
+            if known[variable].fullmatch(_text(value)) is None:
                 raise BadInputError(
                     f"The stand-in '{name}' does not accept the value '{value}'; a value of "
                     f"'{variable}' has to match '{known[variable].pattern}'.",
@@ -74,12 +83,21 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"valid names are {listed(known)}."
 
 
-def stand_in_files(stand_ins: Mapping[str, Mapping[str, str]]) -> tuple[GuestFile, ...]:
+def _text(value: str | float) -> str:
+    """Return a value as `sleep` reads it; a number has no exponent."""
+    if value == math.inf:
+        return "infinity"
+    return f"{Decimal(repr(value)):f}" if isinstance(value, float) else str(value)
+
+
+def stand_in_files(stand_ins: Mapping[str, Mapping[str, str | float]]) -> tuple[GuestFile, ...]:
     """Return the environment files with which stand-in units start slowly or fail."""
     return tuple(
         GuestFile(
             path=f"{STAND_INS}/{unit}.env",
-            content="".join(f"{key}={value}\n" for key, value in variables.items()).encode(),
+            content="".join(
+                f"{key}={_text(value)}\n" for key, value in variables.items()
+            ).encode(),
         )
         for unit, variables in stand_ins.items()
     )

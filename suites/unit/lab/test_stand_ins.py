@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -63,11 +64,26 @@ def test_error_for_an_unknown_variable_of_a_stand_in_mentions_the_field() -> Non
 
 
 def test_number_is_accepted_as_the_value_of_a_stand_in() -> None:
-    stand_ins: Any = {"kubelet": {"START_DELAY_S": 30}}
+    for number, text in ((30, "30"), (0.5, "0.5"), (1e-05, "0.00001"), (1e22, "1" + "0" * 22),
+                         (2.0, "2.0"), (math.inf, "infinity")):  # fmt: skip
+        (file,) = stand_in_files(
+            a_request(stand_ins={"kubelet": {"START_DELAY_S": number}}).stand_ins
+        )
 
-    (file,) = stand_in_files(a_request(stand_ins=stand_ins).stand_ins)
+        assert file.content == f"START_DELAY_S={text}\n".encode()
 
-    assert file.content == b"START_DELAY_S=30\n"
+
+def test_value_that_is_neither_text_nor_a_number_is_refused() -> None:
+    values: list[Any] = [True, None, ["1"], b"1"]
+    for value in values:
+        with pytest.raises(
+            BadInputError,
+            match=rf"START_DELAY_S.*of type {type(value).__name__}, but a text or a number was exp",
+        ):
+            a_request(stand_ins={"kubelet": {"START_DELAY_S": value}})
+    for number in (-1, math.nan, -math.inf):
+        with pytest.raises(BadInputError, match=f"does not accept the value '{number}'"):
+            a_request(stand_ins={"kubelet": {"START_DELAY_S": number}})
 
 
 def test_unit_of_a_user_with_the_environment_file_of_a_stand_in_is_a_stand_in() -> None:
