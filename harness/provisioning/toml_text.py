@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 _ORDINARY = re.compile(r"""[^"'\\#\[\]{}]+""")
 
 _ESCAPE = re.compile(
-    r"\\(?:u(?P<u>[0-9A-Fa-f]{4})|U(?P<U>[0-9A-Fa-f]{8})|(?P<blank>[ \t]*\n\s*)|(?P<char>.))",
+    r"\\(?:u(?P<u>[0-9A-Fa-f]{4})|U(?P<U>[0-9A-Fa-f]{8})|(?P<blank>[ \t]*\n[ \t\n]*)|(?P<char>.))",
     re.DOTALL,
 )
 #: A string in three quotes may end with one or two quotes of its own.
@@ -254,11 +254,14 @@ def set_value(text: str, path: Key, value: str) -> str:
 
     A byte order mark is left out.
 
-    Raises TomlTextError if the table is written inline, because lines cannot be added to it.
+    Raises TomlTextError if the table is written inline, because lines cannot be added to it, if
+    `path` is a table, and if `path` is in an array of tables, where it has no single place.
     """
     text = text.removeprefix(_BYTE_ORDER_MARK)
     entries = read_entries(text)
     lines = text.split("\n")
+    for entry in entries:
+        _expect_no_table(entry, path, lines)
     table = path[:-1]
     for entry in entries:
         if not entry.is_header and entry.path == path:
@@ -292,6 +295,19 @@ def set_value(text: str, path: Key, value: str) -> str:
         return f"{render_key(path)} = {value}\n{text}"
     before = text if not text or text.endswith("\n") else f"{text}\n"
     return f"{before}\n[{render_key(table)}]\n{render_key(path[-1:])} = {value}\n"
+
+
+def _expect_no_table(entry: TomlEntry, path: Key, lines: list[str]) -> None:
+    """Raise TomlTextError if `entry` makes `path` a table, or a key in an array of tables."""
+    where = f"line {entry.first + 1}: '{render_key(entry.path)}' is"
+    if entry.path[: len(path)] == path and (entry.is_header or entry.path != path):
+        what = "a table" if entry.is_header else "a value"
+        if entry.path == path:
+            raise TomlTextError(f"{where} {what}, expected a value")
+        raise TomlTextError(f"{where} {what}, so '{render_key(path)}' can't be a value")
+    is_array = entry.is_header and lines[entry.first].lstrip().startswith("[[")
+    if is_array and entry.path == path[: len(entry.path)]:
+        raise TomlTextError(f"{where} an array of tables, expected a table")
 
 
 def remove_tables(text: str, table: Key) -> str:
@@ -335,7 +351,7 @@ def read_string(value: str) -> str:
         if len(value) >= 2 * len(quote) and value.startswith(quote) and value.endswith(quote):
             content = value[len(quote) : -len(quote)]
             if len(quote) > 1:
-                content = content.removeprefix("\n")
+                content = content.replace("\r\n", "\n").removeprefix("\n")
             return content if quote[0] == "'" else _unescape(content)
     return value
 

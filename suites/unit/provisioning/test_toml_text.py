@@ -195,6 +195,30 @@ def test_key_cannot_be_added_to_an_inline_table() -> None:
     assert str(error.value) == "line 2: 'a.b' is a value, expected a table"
 
 
+def test_table_is_not_replaced_by_a_value() -> None:
+    for text, path, message in (
+        ("x = 1\n[a]\n", ("a",), "line 2: 'a' is a table, expected a value"),
+        ("[a.b.c]\n", ("a", "b"), "line 1: 'a.b.c' is a table, so 'a.b' can't be a value"),
+        ("[a]\nb.c = 1\n", ("a", "b"), "line 2: 'a.b.c' is a value, so 'a.b' can't be a value"),
+        ("a.b = 1\n", ("a",), "line 1: 'a.b' is a value, so 'a' can't be a value"),
+        ("[[a]]\n", ("a",), "line 1: 'a' is a table, expected a value"),
+    ):
+        with pytest.raises(TomlTextError) as error:
+            set_value(text, path, "2")
+        assert str(error.value) == message
+
+
+def test_key_is_not_set_in_an_array_of_tables() -> None:
+    for text, path in (
+        ("x = 1\n[[a]]\ny = 1\n[[a]]\n", ("a", "y")),
+        ("\n[[a]]\n[a.b]\n", ("a", "b", "c")),
+        ("\n[['a']]\n", ("a", "b", "c")),
+    ):
+        with pytest.raises(TomlTextError) as error:
+            set_value(text, path, "2")
+        assert str(error.value) == "line 2: 'a' is an array of tables, expected a table"
+
+
 def test_table_is_removed_with_its_subtables_and_nothing_else() -> None:
     text = (
         "[a]\nx = 1\n# kept\n \n[a.b]\ny = [\n1]\n[a.b.c]\nz = 2\n[a.bc]\nw = 3\n[d]\na.b = 1\n"
@@ -226,6 +250,9 @@ def test_read_string_decodes_toml_strings() -> None:
         (r'"\ud800 \U00110000 \q"', r"\ud800 \U00110000 \q"),
         ('"""\na\\\n  "b""""', 'a"b"'),
         ("'''\na\\n'''", "a\\n"),
+        ('"""\r\na\r\nb\\ \r\n \r\n\tc"""', "a\nbc"),
+        ("'''\r\na\r\n'''", "a\n"),
+        ('"""a\\\n \u00a0b"""', "a\u00a0b"),
     ):
         assert read_string(value) == string
 
@@ -334,7 +361,6 @@ def test_new_key_is_added_at_the_first_header_or_dotted_key_of_its_table() -> No
         ("a.b.d = 1\n", ("a", "b", "c"), "a.b.d = 1\na.b.c = 2\n"),
         ("a.b = 1\na.d = 1\n", ("a", "c"), "a.b = 1\na.c = 2\na.d = 1\n"),
         ("[a]\nb.x = 1\n[a.c]\n", ("a", "c", "y"), "[a]\nb.x = 1\n[a.c]\ny = 2\n"),
-        ("[[a]]\n[[a]]\n", ("a", "y"), "[[a]]\ny = 2\n[[a]]\n"),
         ("\ufeff[a]\nx = 1\n", ("a", "y"), "[a]\ny = 2\nx = 1\n"),
         ("\ufeff[a]\nx = 1\n", ("y",), "y = 2\n[a]\nx = 1\n"),
     ):
