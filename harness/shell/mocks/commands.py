@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Union
 from typing_extensions import override
 
 from harness.errors import BadInputError, ExpectationError, HarnessError
+from harness.shell.texts import require_text, require_whole_number, unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import EllipsisType
 
 _HIGHEST_EXIT_CODE = 255
+_LONGEST_S = 10**9
+_MOST_FAILURES = 10**6
 
 
 class UnmockedCommandError(ExpectationError):
@@ -27,6 +30,7 @@ class Like:
     """Matches any argument that matches a shell pattern."""
 
     def __init__(self, pattern: str) -> None:
+        require_text(pattern, source="the pattern of Like")
         self.pattern = pattern
 
     @override
@@ -89,19 +93,29 @@ class Answer:
     calls_through: bool = False
 
     def __post_init__(self) -> None:
+        part = "{} of a mock's answer".format
+        require_text(self.stdout, source=part("stdout"), may_have_nul=True)
+        require_text(self.stderr, source=part("stderr"), may_have_nul=True)
+        require_whole_number(self.exit_code, source=part("exit_code"))
         if not 0 <= self.exit_code <= _HIGHEST_EXIT_CODE:
             raise BadInputError(
                 f"An exit code is a number from 0 to {_HIGHEST_EXIT_CODE}, not {self.exit_code}.",
-                source="exit_code of a mock's answer",
+                source=part("exit_code"),
             )
-        if self.takes_s < 0:
+        if isinstance(self.takes_s, bool) or not isinstance(self.takes_s, (int, float)):
+            raise unexpected(self.takes_s, "a number", source=part("takes_s"))
+        if not 0 <= self.takes_s <= _LONGEST_S:
             raise BadInputError(
-                f"A command can't run for {self.takes_s:g} s.", source="takes_s of a mock's answer"
+                f"A command can't run for {self.takes_s:g} s.", source=part("takes_s")
             )
+        if self.effect is not None and not callable(self.effect):
+            raise unexpected(self.effect, "a function", source=part("effect"))
 
     def to(self, call: Call) -> Answer:
         """Run the effect, and return the answer to `call`."""
         replaced = self.effect(call) if self.effect is not None else None
+        if replaced is not None and not isinstance(replaced, Answer):
+            raise unexpected(replaced, "an Answer or None", source=f"effect of '{call}'")
         return self if replaced is None else replaced
 
 
@@ -155,6 +169,12 @@ class _Rule:
         return " ".join(parts) or "(no arguments)"
 
 
+def _require_answers(answers: Sequence[object]) -> None:
+    for answer in answers:
+        if not isinstance(answer, Answer):
+            raise unexpected(answer, "an Answer", source="an answer of a mock")
+
+
 def literal_patterns(arguments: Sequence[Argument]) -> str:
     """Return sentences about arguments that look like patterns but are compared literally."""
     sentences: dict[str, None] = {}
@@ -197,6 +217,7 @@ class _Answering(abc.ABC):
 
     def answers_in_turn(self, *answers: Answer) -> MockedCommand:
         """Give each call the next of `answers`; a call after the last answer fails the test."""
+        _require_answers(answers)
         return self._add(answers, repeats_last=False)
 
     def fails(
@@ -211,7 +232,14 @@ class _Answering(abc.ABC):
     ) -> MockedCommand:
         """Fail the first `times` calls, then give the answer `then` to all later calls."""
         failure = Answer(stdout=stdout, stderr=stderr, exit_code=exit_code, takes_s=takes_s)
-        return self._add([*[failure] * times, then or Answer()], repeats_last=True)
+        last = Answer() if then is None else then
+        _require_answers([last])
+        require_whole_number(times, source="fails")
+        if not 0 <= times <= _MOST_FAILURES:
+            raise BadInputError(
+                f"A mock can fail from 0 to {_MOST_FAILURES} times, not {times}.", source="fails"
+            )
+        return self._add([*[failure] * times, last], repeats_last=True)
 
     def calls_through(self) -> MockedCommand:
         """Record each call and let the real function or command run with its arguments."""
@@ -236,6 +264,14 @@ class MockedCommand(_Answering):
 
     def when(self, *arguments: Argument) -> RuleBuilder:
         """Begin a rule for calls with these arguments; a final `...` matches any further words."""
+        for argument in arguments[:-1]:
+            if argument is ...:
+                raise BadInputError(
+                    "'...' must be the last argument; ANY matches any one argument.", source="when"
+                )
+        for argument in arguments:
+            if argument is not ... and not isinstance(argument, Like):
+                require_text(argument, source="an argument of a mock's rule")
         return RuleBuilder(self, arguments)
 
     @override
@@ -303,6 +339,8 @@ class MockedCommand(_Answering):
 
     def assert_called_with(self, *arguments: str) -> None:
         """Fail unless some call had exactly these arguments."""
+        for argument in arguments:
+            require_text(argument, source="assert_called_with")
         if not any(call.arguments == arguments for call in self.calls):
             wanted = shlex.join([self.name, *arguments])
             raise ExpectationError(
@@ -312,6 +350,7 @@ class MockedCommand(_Answering):
 
     def assert_called_times(self, times: int) -> None:
         """Fail unless there were exactly `times` calls."""
+        require_whole_number(times, source="assert_called_times")
         if len(self.calls) != times:
             raise ExpectationError(
                 f"Expected {times} calls of '{self.name}', but saw {len(self.calls)}.\n"

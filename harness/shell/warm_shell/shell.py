@@ -21,6 +21,7 @@ from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
 from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_files import RootFiles
+from harness.shell.texts import encode
 from harness.shell.warm_shell.extraction import extract_function, options_of, shebang_options
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class Shell:
 
         A file below `/sys` or `/proc` hides the kernel's file with the same path.
         """
-        data = _require_bytes(text) if isinstance(text, str) else text
+        data = encode(text) if isinstance(text, str) else text
         if not str(path).startswith("/"):
             raise HarnessError(
                 f"The throw-away root needs an absolute path, but '{path}' is not one."
@@ -279,7 +280,7 @@ class Shell:
         HarnessError if the code can't be parsed.
         """
         for text in (code, stdin, *(env or {}).values()):
-            _require_bytes(text)
+            encode(text)
         warm_shell = self.warm_shell
         self._mocks.violations.clear()
         prelude = self._prepare(warm_shell, code, {**self._environment, **(env or {})})
@@ -418,13 +419,3 @@ class Shell:
         if unused and not has_failed:
             lines = "\n".join(f"  {rule}" for rule in unused)
             raise ExpectationError(f"The test expects calls that did not happen:\n{lines}")
-
-
-def _require_bytes(text: str) -> bytes:
-    try:
-        return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError as error:
-        raise HarnessError(
-            f"'{text[error.start]}' can't be passed to a shell: it is a lone surrogate, which has "
-            "no bytes."
-        ) from error

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from harness.errors import BadInputError, ExpectationError, HarnessError
 from harness.shell.mocks.commands import ANY, Answer, Argument, Call, Like, MockedCommand
 from harness.shell.mocks.registry import MockRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -144,16 +151,60 @@ def test_second_default_answer_is_refused(curl: MockedCommand) -> None:
         curl.fails(1)
 
 
-def test_impossible_exit_code_or_duration_of_an_answer_is_refused() -> None:
-    answers: list[tuple[dict[str, float], str]] = [
+def test_impossible_part_of_an_answer_is_refused() -> None:
+    answers: list[tuple[dict[str, Any], str]] = [
         ({"exit_code": -1}, "from 0 to 255, not -1"),
         ({"exit_code": 256}, "from 0 to 255, not 256"),
+        ({"exit_code": True}, "exit_code.*type bool, but a whole number"),
+        ({"exit_code": "1"}, "exit_code.*type str, but a whole number"),
+        ({"exit_code": 1.0}, "exit_code.*type float, but a whole number"),
         ({"takes_s": -0.5}, r"can't run for -0\.5 s"),
+        ({"takes_s": math.nan}, "can't run for nan s"),
+        ({"takes_s": math.inf}, "can't run for inf s"),
+        ({"takes_s": 1e10}, r"can't run for 1e\+10 s"),
+        ({"takes_s": "1"}, "takes_s.*type str, but a number"),
+        ({"stdout": 1e-05}, "stdout.*type float, but a text"),
+        ({"stdout": b"x"}, "stdout.*type bytes, but a text"),
+        ({"stderr": None}, "stderr.*type NoneType, but a text"),
+        ({"effect": "x"}, "effect.*type str, but a function"),
     ]
     for fields, why in answers:
         with pytest.raises(BadInputError, match=why):
-            Answer(**fields)  # type: ignore[arg-type]
-        assert Answer(exit_code=255).exit_code == 255
+            Answer(**fields)
+    with pytest.raises(HarnessError, match="lone surrogate"):
+        Answer(stderr="\ud800")
+    assert Answer(exit_code=255, stdout="a\0b", takes_s=10**9).exit_code == 255
+
+
+def test_rule_with_parts_of_other_types_is_refused(curl: MockedCommand) -> None:
+    rules: list[tuple[Callable[[Callable[[Any], Any]], object], str]] = [
+        (lambda a: curl.when(a(1)), "argument of a mock's rule: .*type int, but a text"),
+        (lambda a: curl.when("x", a(PurePath("y"))), "type PurePosixPath, but a text"),
+        (lambda a: curl.when("x", a(...), "y"), "'...' must be the last argument"),
+        (lambda a: curl.when(Like(a(1))), "pattern of Like: .*type int, but a text"),
+        (lambda a: curl.assert_called_with(a(1)), "type int, but a text"),
+        (lambda a: curl.assert_called_times(a("1")), "type str, but a whole number"),
+        (lambda a: curl.fails(a("2")), "type str, but a whole number"),
+        (lambda a: curl.fails(a(-1)), "from 0 to 1000000 times, not -1"),
+        (lambda a: curl.fails(a(10**10)), "from 0 to 1000000 times, not 10000000000"),
+        (lambda a: curl.fails(1, then=a("x")), "type str, but an Answer"),
+        (lambda a: curl.answers_in_turn(a("x")), "type str, but an Answer"),
+    ]
+    for make, message in rules:
+        with pytest.raises(BadInputError, match=message):
+            make(lambda value: value)
+
+
+def test_effect_that_returns_something_else_than_an_answer_is_an_error(
+    registry: MockRegistry, curl: MockedCommand
+) -> None:
+    effect: Any = str
+    curl.answers(effect=effect)
+
+    with pytest.raises(
+        BadInputError, match=r"effect of 'curl a': .*type str, but an Answer or No"
+    ):
+        said(registry, "curl a")
 
 
 def test_call_assertions_compare_all_arguments_and_ignore_other_commands(
