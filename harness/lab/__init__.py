@@ -225,9 +225,9 @@ class Lab(LabImages):
     ) -> AbstractContextManager[Node]:
         """Boot a node on a new overlay, or on `disk`, and end the node afterwards.
 
-        `start` is `COLD` or `CLONE`, by default `machine_start`. A clone continues from a checkpoint
-        of its image and kernel; this checkpoint was saved just before cloud-init started. A node with
-        a `disk` and a node of a cloud image always have a cold start.
+        `start` is `COLD` or `CLONE`, by default `machine_start`. A clone continues from a
+        checkpoint of its image and kernel. The checkpoint was saved just before cloud-init
+        started. A node with a `disk` and a node of a cloud image always do a cold boot.
         """
         if not isinstance(request.image, CloudImage) and isinstance(
             request.kernel, (KernelPackages, KernelFiles)
@@ -279,9 +279,9 @@ class Lab(LabImages):
         name: str = "cloud-image",
         disk: Path | None = None,
     ) -> AbstractContextManager[LabMachine]:
-        """Boot a distribution's image by firmware and its boot loader; end the machine afterwards.
+        """Boot a distribution's image by firmware and boot loader, and end the machine afterwards.
 
-        The machine's disk is `disk`, or an overlay that is larger than the image; cloud-init grows
+        The machine's disk is `disk`, or an overlay that is larger than the image. cloud-init grows
         the root file system. cloud-init installs the guest agent and a console on the serial port.
         `boot` names the firmware, or one kernel of `cloud_image_kernels` to boot without firmware.
         Raises RequirementError if the host lacks the firmware.
@@ -335,10 +335,10 @@ class Lab(LabImages):
     ) -> AbstractContextManager[LabMachine]:
         """Continue a saved machine with new GPUs of the same models, and end the machine afterwards.
 
-        `base` is the backing file of the machine's disk; without `base`, the cache must contain this
-        image. Raises BadInputError for a bundle that names files of this host. Raises HarnessError if
-        this host lacks the base image, the QEMU version or the firmware of the machine; the message
-        says how to get the missing part.
+        `base` is the backing file of the machine's disk. Without `base`, the cache must contain
+        the base image. Raises BadInputError for a bundle that names files of this host. Raises
+        HarnessError if this host lacks the base image, the QEMU version or the firmware of the
+        machine. The message says how to get the missing part.
         """
         from harness.lab.resumed_machine import resumed_machine  # noqa: PLC0415 - rarely needed
 
@@ -348,7 +348,7 @@ class Lab(LabImages):
         )
 
     def ensure_checkpoint(self, saved_state: SavedState) -> Checkpoint:
-        """Return the checkpoint of a saved state, and keep it in use until `close`; make it if missing."""
+        """Return the checkpoint of a saved state, in use until `close`. Make a missing checkpoint."""
         return self.checkpoint_builder.ensure_checkpoint(saved_state)
 
     @functools.cached_property
@@ -429,7 +429,7 @@ class Lab(LabImages):
         )
 
     def kill_machines(self) -> None:
-        """Kill every machine, from any thread; threads that wait for a machine get an error."""
+        """Kill every machine, from any thread. Threads that wait for a machine get an error."""
         self.machines.kill_all()
 
     def save_evidence(self, evidence: Evidence, name: str) -> Path:

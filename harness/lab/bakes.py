@@ -39,13 +39,14 @@ _EVIDENCE = "evidence"
 def bake_node(
     lab: Lab, name: str | None = None, *, provisioner: Provisioner | None = None
 ) -> Image:
-    """Return the node image `name` with the driver baked in; a machine without a GPU runs the bake.
+    """Return the node image `name` with the driver baked in.
 
-    `provisioner`, which is by default the lab's provisioner, declares the bake command.
+    A machine without a GPU runs the bake. `provisioner`, which is by default the lab's
+    provisioner, declares the bake command.
 
-    The machine boots the second newest kernel, but the bake is for the newest kernel. So tests detect
-    a provisioner that records the running kernel instead of the target kernel. The evidence
-    of the bake is published with the image; `bake_evidence` reads that evidence.
+    The machine boots the second newest kernel, but the bake is for the newest kernel. So tests
+    detect a provisioner that records the running kernel instead of the target kernel. The evidence
+    of the bake is published with the image. `bake_evidence` reads that evidence.
 
     Raises BadInputError if the provisioner declares no bake, and HarnessError if the bake fails.
     """
@@ -68,12 +69,13 @@ def bake_cloud_image(
     driver: DriverImage | None = None,
     provisioner: Provisioner | None = None,
 ) -> CloudImage:
-    """Return a cloud image with the driver baked in; a machine without a GPU runs the bake.
+    """Return a cloud image with the driver baked in.
 
-    `driver` is by default the driver that the image's entry names. The machine boots an overlay of
-    the image by firmware, and cloud-init runs the provisioner. Then the files that the first boot
-    and the harness wrote are removed, so that the next boot is a first boot again. The result is
-    one complete file. `bake_evidence` reads the evidence.
+    A machine without a GPU runs the bake. `driver` is by default the driver that the image's entry
+    names. The machine boots an overlay of the image by firmware, and cloud-init runs the
+    provisioner. Then the files that the first boot and the harness wrote are removed, so that the
+    next boot is a first boot again. The result is one complete file. `bake_evidence` reads the
+    evidence.
 
     Raises BadInputError if no driver is named, and HarnessError if the bake fails.
     """

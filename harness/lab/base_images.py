@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class BaseImage:
     """The backing file of a machine's disk.
 
-    `digest` is from the image's manifest; `folder` is the image's folder on the host that saved the
-    machine. `parents` are the folders of the image's own backing files, the direct one first.
+    `digest` is from the image's manifest. `folder` is the image's folder on the host that saved
+    the machine. `parents` are the folders of the image's own backing files. The folder of the
+    direct backing file is first.
     """
 
     name: str
@@ -82,14 +83,14 @@ def _require_parents(upper: Path, base: BaseImage, places: Sequence[Path]) -> No
             raise HarnessError(
                 f"The image '{base.name}' in '{upper.parent}' was made from an image with the "
                 f"digest {pinned}, but '{lower.parent}' has another build of that image, or has no "
-                "readable manifest. Resume the machine with a cache of its own: set XDG_CACHE_HOME to an "
+                "readable manifest. Resume the machine with a separate cache: set XDG_CACHE_HOME to an "
                 "empty folder, and copy both images into it."
             )
         upper = lower
 
 
 def _lower_disks(disk: Path) -> Iterator[Path]:
-    """Yield the chain of a disk's backing files; the last file might not exist.
+    """Yield each backing file in a disk's chain. The last file might not exist.
 
     Raises HarnessError for a cycle.
     """
@@ -127,7 +128,7 @@ def _digests(manifest: Path) -> set[str]:
 
 
 def _pinned_digest(manifest: Path) -> str | None:
-    """Return the digest of an image's base image, or None if the image's manifest names none."""
+    """Return the digest of an image's base image, or None if the manifest has no digest."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(parse_json(manifest.read_text())["parent"]["disk_sha256"])
     return None

@@ -1,4 +1,4 @@
-"""Selects in a machine's boot loader the kernel of the next boot, or of all later boots."""
+"""Selects the kernel that a machine's boot loader starts, at the next boot or at all later boots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab that makes nothing: if its caches lack an artifact, it raises NotCachedError."""
+"""A lab that makes nothing: if the caches lack an artifact, the lab raises NotCachedError."""
 
 from __future__ import annotations
 

@@ -55,9 +55,10 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class CallRecorder:
-    """Records the calls of some commands on a node; the node's request needs this recorder's `files`.
+    """Records the calls of `commands` on a node.
 
-    The commands are called by name: a call by an absolute path is not recorded.
+    The node's request has to contain this recorder's `files`. Only calls by name are recorded, not
+    calls by an absolute path.
     """
 
     commands: Sequence[str]
@@ -111,7 +112,7 @@ class CallRecorder:
 
 
 def parse_calls(text: str) -> list[RecordedCall]:
-    """Return the calls in a log; the end of a call is matched to the latest call of its process."""
+    """Return the calls in a log. An end in the log belongs to the latest call of the same process."""
     calls: list[RecordedCall] = []
     running: dict[str, int] = {}
     for found in _RECORD.finditer(text):

@@ -92,9 +92,9 @@ def render_clean(
 class CloudImageBoot:
     """How a cloud image is booted.
 
-    If no `kernel` is named, `firmware` starts the image's own boot loader; None stands for the
-    firmware type that the image's entry names. If a `kernel` is named, QEMU loads it, with the boot
-    loader's command line and `append`. The disk is enlarged to `disk_gib`.
+    Without a `kernel`, `firmware` starts the image's own boot loader. The default is the firmware
+    type in the image's recipe. With a `kernel`, QEMU loads this kernel, with the boot loader's
+    command line and `append`. The disk is enlarged to `disk_gib`.
     """
 
     firmware: FirmwareType | None = None
@@ -113,7 +113,7 @@ class CloudImageBoot:
             )
 
     def of(self, image: CloudImage) -> CloudImageBoot:
-        """Return this boot; if it names no firmware type, add the firmware type of `image`."""
+        """Return this boot. A missing firmware type becomes the firmware type of `image`."""
         return replace(self, firmware=self.firmware or image.firmware)
 
     def size_gib(self, image: CloudImage) -> int | None:
@@ -125,11 +125,11 @@ class CloudImageBoot:
 
     @property
     def needs_variables(self) -> bool:
-        """Return whether firmware keeps variables in the machine's folder."""
+        """Return whether the machine needs a file of UEFI variables."""
         return self.kernel is None and self.firmware is FirmwareType.UEFI
 
     def to_kernel(self, folder: Path) -> DirectKernel | Firmware:
-        """Return the kernel or firmware of the machine; UEFI variables are kept in `folder`."""
+        """Return the kernel or firmware of the machine. The file of UEFI variables is in `folder`."""
         if self.kernel is not None:
             return DirectKernel(
                 version=self.kernel.version,
@@ -153,9 +153,9 @@ class CloudImageBoot:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageSource:
-    """A cloud image with its own boot loader; a state is saved after cloud-init has finished.
+    """The boot source of a cloud image.
 
-    The machine has no agent until then, since cloud-init installs the agent.
+    A state is saved only after cloud-init has finished, since cloud-init installs the agent.
     """
 
     image: CloudImage

@@ -51,7 +51,7 @@ class DiskSource(Protocol):
         """Return the path of the backing file of the machine's overlay."""
 
     def prepare(self, folder: Path) -> None:
-        """Create, in a machine's folder, the files that only this source provides."""
+        """Create the files that only this source provides, in a machine's folder."""
 
 
 class BootSource(DiskSource, Protocol):
@@ -87,14 +87,14 @@ class Platform:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineDescription:
-    """A complete machine: `spec`, which the VM driver renders, and the other facts that a start needs.
+    """All facts that the start of a machine needs. The VM driver renders `spec`.
 
     `create_files` makes the machine's files in `folder`. The disk is an overlay of `disk_gib` on
     `backing`, unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from
-    this saved state; any other machine boots. If the machine boots, it has the `seed` volume from
-    the start; if it continues, the volume is plugged in later. A restored machine gets only the
-    header of the kernel `vmlinuz`, and its guest gets the name `hostname`. A machine that a person
-    keeps ends at `kept_until`, in seconds since the epoch.
+    this saved state; any other machine boots. A machine that boots has the `seed` volume from the
+    start. The volume is plugged into a machine that continues. QEMU reads only the header of the
+    kernel `vmlinuz` if the machine is restored. The guest of a restored machine gets the name
+    `hostname`. A machine that was kept ends at `kept_until`, in seconds since the epoch.
     """
 
     spec: MachineSpec
@@ -135,10 +135,10 @@ def describe(
 ) -> MachineDescription:
     """Return the description of a machine whose files are in `folder`; this function is pure.
 
-    Without a `checkpoint`, the machine boots `source`. A machine with a checkpoint continues from the
-    checkpoint; the machine's memory is `memory_file`, by default a private mapping of the
-    checkpoint's memory. `disk` replaces the overlay. `slots` is the number of root ports for GPUs.
-    `host_ports` are the host's ports that the guest reaches.
+    Without a `checkpoint`, the machine boots `source`. A machine with a checkpoint continues from
+    the checkpoint, and its memory is by default a private mapping of the checkpoint's memory.
+    `memory_file` replaces the memory. `disk` replaces the overlay. `slots` is the number of root
+    ports for GPUs. `host_ports` are the host's ports that the guest can reach.
     """
     kernel, vmlinuz = source.kernel(folder), None
     if checkpoint is not None:
@@ -193,7 +193,7 @@ def slot_aperture_mib(apertures_mib: int, slots: int) -> int:
 
 
 def create_files(description: MachineDescription, images: ImageStore) -> None:
-    """Create the files that a description names in its folder."""
+    """Create the files of a machine in the folder that its description names."""
     folder = description.folder
     if description.backing is not None:
         images.create_overlay(

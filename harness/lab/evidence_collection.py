@@ -47,13 +47,14 @@ def collect(
     provisioner: Provisioner | None = None,
     is_booted: bool = True,
 ) -> Evidence:
-    """Gather evidence into `folder`, from the host alone if the guest does not answer.
+    """Gather evidence of the guest and of the host into `folder`.
 
+    If the guest does not answer, `folder` gets the host's evidence, and HarnessError is raised.
     Without `is_booted` the guest might still be booting, so the guest gets only a few seconds to
-    answer. `kernels` are the kernel versions whose modules are examined; with None the guest lists
-    them. The declaration of the `provisioner` adds files and commands, and says how the
-    provisioner's result is read. Raises BadInputError if a command in `additional` has the name of
-    another command.
+    answer. `kernels` are the kernel versions whose modules are examined, by default all kernel
+    versions in the guest. The declaration of the `provisioner` adds files and commands, and says
+    how the provisioner's result is read. Raises BadInputError if a command in `additional` has the
+    name of another command.
     """
     # The names are checked first, so that the error is raised even if the guest does not answer.
     guest_request((), provisioner).extended(additional)

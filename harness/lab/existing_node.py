@@ -23,7 +23,7 @@ _ANSWER_S = 30.0
 
 
 class ExistingNode:
-    """An existing node, which is only read; its provisioner is by default the provisioner of the harness."""
+    """An existing node, which is only read. Its default provisioner is the provisioner of the harness."""
 
     def __init__(
         self,

@@ -34,9 +34,9 @@ _LEASE_S = 1800.0
 class GpuSources:
     """The source of a run's GPUs, which `--gpu-source` selects.
 
-    `pool` opens the pool of the host's GPUs; `any_model` is emulated for a request that names no
-    model. `emulation` is the kind of emulation; None selects the kind in each model's description.
-    `model_folders` are the user's folders of GPU models.
+    `pool` opens the pool of the host's GPUs. `any_model` returns the model to emulate for a
+    request that names no model. `emulation` is the kind of emulation, by default the kind in each
+    model's description. `model_folders` are the user's folders of GPU models.
     """
 
     source: GpuSource
@@ -86,7 +86,7 @@ class GpuSources:
         report: Callable[[str], None],
         cancelled: Callable[[], str | None],
     ) -> AbstractContextManager[tuple[LeasedGpu, ...]]:
-        """Lease these GPUs of the host together, bound to `vfio-pci`.
+        """Lease these GPUs of the host together, and bind them to `vfio-pci`.
 
         Raises RequirementError if this host can't provide the GPUs, and HarnessError when
         `cancelled` returns a reason to stop waiting.

@@ -53,10 +53,10 @@ class MachineServices:
     """The services that all machines of a lab share.
 
     `driver` starts the VM. `identity` generates the SSH keys at its first call. `transport` raises
-    RequirementError if QEMU can't take an emulated GPU. `patience` multiplies the time limits of a
-    guest, which are for KVM on bare metal. `report` is called with the reason while a machine waits
-    for capacity, or for GPUs of the host. `roster` lists the machines that run, for `harness ps`;
-    `activities` reports what those machines do.
+    RequirementError if QEMU does not support emulated GPUs. The time limits of a guest are for KVM
+    on bare metal. `patience` multiplies these limits. `report` is called with the reason while a
+    machine waits for capacity, or for GPUs of the host. `roster` lists the machines that run, for
+    `harness ps`. `activities` reports what those machines do.
     """
 
     driver: VmDriver
@@ -175,7 +175,7 @@ class GuestChannels:
         return self._ssh
 
     def doing(self, what: str, deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-        """Report while the context lasts that the machine does `what`, at most until `deadline`."""
+        """Report that the machine does `what`, until the context ends or `deadline` passes."""
         return self._activity.during(what, deadline)
 
     def deadline(self, kvm_s: float, *, follows_progress: bool = False) -> Deadline:

@@ -181,7 +181,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
             ) from error
 
     def kill(self) -> None:
-        """Kill the machine, from any thread; threads that wait for the machine get an error."""
+        """Kill the machine, from any thread. Threads that wait for the machine get an error."""
         self._is_killed = True
         if self._vm is not None:
             self._vm.kill()

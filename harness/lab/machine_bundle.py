@@ -196,7 +196,7 @@ def _save_kernel(spec: MachineSpec, folder: Path) -> Mapping[str, object]:
 def read_bundle(folder: Path) -> MachineBundle:
     """Return the machine saved in `folder` or `folder`/checkpoint, or the only machine saved below `folder`.
 
-    Raises BadInputError if no saved machine or several are found, and for a bundle of another
+    Raises BadInputError unless exactly one saved machine is found, and for a bundle of another
     schema.
     """
     folder = _folder_of(folder)

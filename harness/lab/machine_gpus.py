@@ -45,16 +45,16 @@ class ProvidedGpu:
     title: str
     """The model's name, or the word `host` and the PCI address of the host's GPU."""
     bars: Bars
-    """The memory BARs of the GPU itself, without its other functions."""
+    """The memory BARs of the GPU's function 0."""
     attachment: Attachment
 
 
 class MachineGpus:
-    """Provides the GPUs of the machine that `spec` describes, until `close`; sockets are in `folder`.
+    """Provides the GPUs of the machine that `spec` describes, until `close`.
 
-    `transport` raises RequirementError if QEMU can't take an emulated GPU. `sources` decides which
-    GPUs are emulated and which belong to the host. `scripts` maps device ids to the faults of
-    emulated GPUs; a fault is present as soon as its GPU is plugged in.
+    `folder` is for sockets. `transport` raises RequirementError if QEMU does not support emulated
+    GPUs. `sources` decides which GPUs are emulated and which belong to the host. `scripts` maps
+    device ids to the faults of emulated GPUs; a fault is present as soon as its GPU is plugged in.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class MachineGpus:
         report: Callable[[str], None],
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> list[ProvidedGpu]:
-        """Start the servers of the emulated GPUs in `requested`; lease the host's GPUs together.
+        """Start the servers of the emulated GPUs in `requested`, and lease the host's GPUs together.
 
         `report` is called with the reason while the machine waits for GPUs of the host. `cancelled`
         returns a reason to stop waiting. Raises RequirementError if this host can't provide the
@@ -164,8 +164,7 @@ class MachineGpus:
     def serve(self, model: GpuModel) -> DeviceServer[Any]:
         """Start the server of a GPU of this model; the GPU is then plugged into the machine.
 
-        Raises HarnessError if the transport would hang a machine with this machine's number of
-        vCPUs.
+        Raises HarnessError if QEMU hangs with this transport and the machine's number of vCPUs.
         """
         # The import is inside the function, because importing takes longer than starting a machine without
         # GPUs.

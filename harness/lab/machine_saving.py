@@ -100,9 +100,9 @@ class MachineSaving(MachineGpuSlots):
             )
 
     def _release_devices(self) -> Path | None:
-        """Unplug the GPUs, which can't be saved, and the seed; return the seed if it stays plugged.
+        """Unplug the GPUs and the seed. If the seed stays plugged, return the seed's path.
 
-        Raises HarnessError if a guest with GPUs does not answer.
+        Raises HarnessError if a guest with GPUs does not answer, since GPUs can't be saved.
         """
         try:
             # With a hanging guest, an unplug would wait for its whole time limit.
@@ -139,7 +139,10 @@ class MachineSaving(MachineGpuSlots):
 
     @stepped("Resume the saved machine")
     def _resume(self, bundle: MachineBundle) -> None:
-        """Continue a saved machine, with the host's time; the guest may have hung before."""
+        """Continue a saved machine, with the host's time.
+
+        The guest may not answer, since it may have hung before the machine was saved.
+        """
         savable_machine(self.vm).restore_whole(bundle.memory)
         with contextlib.suppress(HarnessError):
             self.vm.agent.settle(self.deadline(ANSWER_KVM_S))

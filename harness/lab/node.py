@@ -181,7 +181,8 @@ class Node:
         further commands; `Evidence.output_of` and `exit_code_of` return their results. If the test
         fails, the evidence that is kept has these files and outputs too.
 
-        Raises BadInputError if a path or command can't be gathered; the message names it.
+        Raises BadInputError if a path or command can't be gathered. The message names the path or
+        command.
         """
         additional = AdditionalEvidence(files=files, commands=commands or {})
         evidence = self.collect(
@@ -215,7 +216,11 @@ class Node:
         return tuple(self._gathered)
 
     def collect(self, folder: Path, *, additional: AdditionalEvidence = NOTHING_MORE) -> Evidence:
-        """Gather evidence into `folder`, from the host alone if the guest does not answer."""
+        """Gather evidence of the guest and of the host into `folder`.
+
+        If the guest does not answer, `folder` gets the host's evidence, and HarnessError is
+        raised.
+        """
         return self._steps.told_by(
             evidence_collection.collect(
                 self.machine,

@@ -274,8 +274,8 @@ def describe_node(
 ) -> MachineDescription:
     """Describe the machine of a requested node; the only side effect is a look-up of UEFI firmware.
 
-    The machine boots from cold, or continues from `saved`: the state that `state_of` returned, and
-    its checkpoint. `access` are the SSH keys that cloud-init gives to the guest.
+    The machine does a cold boot, or continues from `saved`: the state that `state_of` returned,
+    and its checkpoint. `access` are the SSH keys that cloud-init installs in the guest.
     """
     checkpoint = None
     slots, has_iommu, early = max(request.slots, DEFAULT_SLOTS), False, request.early

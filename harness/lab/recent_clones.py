@@ -136,7 +136,7 @@ def _write(lab: Lab, kept: Path, state: SavedState, checkpoint: Checkpoint) -> N
 
 
 def _recipe_folders(lab: Lab) -> tuple[str, ...] | None:
-    """Return the folders with all files of the image's recipe, or None if a file is elsewhere."""
+    """Return the catalogue's folders, or None if a file of the image's recipe is elsewhere."""
     from harness.image.catalogue import Recipe, load_catalogue  # noqa: PLC0415 - loads slowly
 
     catalogue = load_catalogue(*lab.settings.image_folders)
@@ -167,7 +167,7 @@ def _facts(lab: Lab) -> bytes:
 
 
 def _facts_of(lab: Lab, found: _Found) -> object:
-    """Return the facts on which a clone depends, about its recipes, QEMU, image and checkpoint."""
+    """Return the facts about recipes, QEMU, image and checkpoint on which a clone depends."""
     clone = describe_clone(found.state, lab.platform, Path("/"), found.checkpoint)
     image = found.image
     files = [image.folder / MANIFEST, image.folder / STAMP, image.disk]

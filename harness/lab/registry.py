@@ -60,7 +60,7 @@ class Registry:
     log: RegistryLog = field(repr=False)
 
     def reachable(self, request: NodeRequest) -> NodeRequest:
-        """Return the request, changed so that the node reaches this registry by each name."""
+        """Return the request, changed so that REGISTRY_NAMES lead the node to this registry."""
         return replace(
             request,
             host_ports=(*request.host_ports, *self.host_ports),

@@ -131,7 +131,7 @@ class Machines:
         return "The run is being ended." if self._is_stopping else None
 
     def kill_all(self) -> None:
-        """Kill every machine, from any thread; threads that wait for a machine get an error."""
+        """Kill every machine, from any thread. Threads that wait for a machine get an error."""
         self._is_stopping = True
         for machine in list(self._running):
             machine.kill()

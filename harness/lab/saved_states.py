@@ -213,10 +213,10 @@ def describe_clone(
     memory_file: MemoryFile | None = None,
     seed: SeedFiles | None = None,
 ) -> MachineDescription:
-    """Describe a machine that continues from `checkpoint`, or boots the origin of `state`.
+    """Describe a machine that continues from `checkpoint`, or that boots the origin of `state`.
 
-    Without a checkpoint, the machine boots. The machine's name is by default the name of the state.
-    This function has no side effects.
+    Without `checkpoint`, the machine boots. The machine's name is by default the name of the
+    state. This function has no side effects.
     """
     return describe(
         name or state.name,

@@ -25,7 +25,7 @@ _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
 def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
-    """Return the shared caches of a run by their names, or none if the run has no store.
+    """Return the shared caches of a run by name. A run without a store has no shared caches.
 
     Raises BadInputError if the store's address is wrong.
     """
@@ -53,7 +53,7 @@ def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -
 def cached_driver_file(
     settings: Settings, name: str, make: Callable[[], bytes], *, timeout_s: float
 ) -> Path:
-    """Return the file `name` in the cache of driver images; write the result of `make` if it is missing."""
+    """Return the file `name` in the cache of driver images. Write the result of `make` to a missing file."""
     folder = make_private_folder(settings.cache / "driver-images")
     kept = folder / name
     with hold(folder / "lock", timeout_s=timeout_s, what="a driver image"):

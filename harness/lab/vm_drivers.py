@@ -81,7 +81,7 @@ def _open_plugin(
     plugin = find_plugin(Group.MACHINE_DRIVERS, name)
     if plugin is None:
         raise BadInputError(
-            f"No installed package has a VM driver '{name}'; install the package that has it.",
+            f"No installed package has a VM driver '{name}'; install the package of this driver.",
             source="--machine-driver",
         )
     with opener_of(plugin)(settings, report) as driver:
