@@ -21,7 +21,7 @@ class ImageDamagedError(DamagedError):
 
 
 class ImageBuildError(HarnessError):
-    """An image could not be built; the message contains the path and the last lines of the log."""
+    """An image could not be built. The message contains the path and the last lines of the log."""
 
 
 class ImageFetchError(HarnessError):
@@ -30,7 +30,7 @@ class ImageFetchError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class DriverImage:
-    """The container image that contains the GPU driver; a node image contains this container image."""
+    """The container image that contains the GPU driver. A node image contains this container image."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
@@ -111,7 +111,7 @@ class Image:
 
 
 class FirmwareType(Enum):
-    """The firmware that boots a disk; each value is the firmware's name in recipes."""
+    """The firmware that boots a disk. Each value is the firmware's name in recipes."""
 
     BIOS = "bios"
     UEFI = "uefi"
@@ -121,9 +121,9 @@ class FirmwareType(Enum):
 class CloudImage:
     """A distribution's unmodified image: a partitioned disk with its own boot loader.
 
-    `digest` is the digest in the publisher's list. Nothing writes to `disk`. `driver` is the driver
-    image that a bake added, if the recipe names one. `firmware` boots the image, unless a test
-    chooses another firmware.
+    `digest` is the digest in the publisher's list. Nothing writes to `disk`. `driver` is the
+    driver image that a bake added, if the recipe names a driver image. `firmware` boots the image,
+    unless a test chooses another firmware.
     """
 
     name: str

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from harness.datafile import Document
 
 NAME = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
-"""The form of an image's name; file names and test ids contain this name."""
+"""The form of an image's name. File names and test ids contain the name."""
 
 _SNAPSHOT = re.compile(r"/\d{8}T\d{6}Z(/|$)")
 """The time in the URL of a snapshot of snapshot.debian.org or snapshot.ubuntu.com."""
@@ -148,7 +148,7 @@ class RecipeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeInput:
-    """A tree or script; `name` is its path relative to the folder of the recipe that lists it."""
+    """A tree or script. `name` is its path relative to the folder of the recipe that lists it."""
 
     folder: Path
     name: str
@@ -190,8 +190,8 @@ class Recipe:
     def key(self, *, builder: str) -> str:
         """Return the digest of all inputs that determine the content of this recipe's image.
 
-        `builder` names the builder and its version. The digest does not depend on which packages the
-        archives have at build time; the manifest lists the installed packages.
+        `builder` names the builder and its version. The digest does not depend on which packages
+        the archives have at build time. The manifest lists the installed packages.
         """
         inputs = {
             kind: {name: _fingerprint(path) for name, path in sorted(files.items())}
@@ -224,7 +224,7 @@ Source: TypeAlias = Recipe | CloudImageRecipe | LocalImage
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The recipes of images by name; a recipe is read when it is requested."""
+    """The recipes of images by name. A recipe is read when it is requested."""
 
     folders: tuple[Path, ...]
     files: Mapping[str, Path]
@@ -253,7 +253,7 @@ class Catalogue:
         return read_recipe(self.files[name], self.files)
 
     def get(self, name: str) -> Source:
-        """Return the source of an image; `name` is a recipe's name, a file's path, or a URL.
+        """Return the source of an image. `name` is a recipe's name, a file's path, or a URL.
 
         A path has a slash, or ends with .qcow2, .raw or .img. Raises BadInputError, which lists the
         known names.
@@ -312,7 +312,7 @@ def _plugin_folder(plugin: Plugin) -> Path | PluginError:
 
 
 def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source:
-    """Read a recipe; the file's name is the recipe's name.
+    """Read a recipe. The file's name is the recipe's name.
 
     The recipe may extend one of `recipes`, by default the recipes in its folder. Raises
     BadInputError if the recipe is invalid.
@@ -347,7 +347,7 @@ def read_recipe(file: Path, recipes: Mapping[str, Path] | None = None) -> Source
 def _inputs(
     document: Document, key: str, names: tuple[str, ...], kind: Literal["file", "folder"]
 ) -> tuple[RecipeInput, ...]:
-    """Return the trees or scripts in a list; a path is relative to the recipe that lists it."""
+    """Return the trees or scripts in a list. A path is relative to the recipe that lists it."""
     found = []
     for index, name in enumerate(names):
         one = RecipeInput(folder=document.place((key, index)).file.parent, name=name)

@@ -21,7 +21,7 @@ _SUFFIX = ".yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class _Head:
-    """The keys that decide how a recipe is read; the class of each kind validates all other keys."""
+    """The keys that decide how a recipe is read. The class of each kind validates all other keys."""
 
     __pydantic_config__ = pydantic.ConfigDict(extra="ignore")
 
@@ -34,7 +34,7 @@ class _Head:
 def read_merged(
     file: Path, recipes: Mapping[str, Path], *, extended_by: Sequence[Path] = ()
 ) -> Document:
-    """Read a recipe, and merge it with the recipes that it extends; `recipes` resolves names.
+    """Read a recipe, and merge it with the recipes that it extends. `recipes` resolves names.
 
     Raises BadInputError if an extended recipe is unknown or of another kind, or if a recipe
     extends itself. The error names the file and the key.

@@ -25,7 +25,7 @@ def kernel_files(version: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The facts about a built image; `kernels` lists the oldest kernel first.
+    """The facts about a built image. `kernels` lists the oldest kernel first.
 
     `command_lines` lists kernel command lines if the image was made from a cloud image.
     """
@@ -49,7 +49,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudImageManifest:
-    """The facts about a cloud image; `digest` is from the list that the key `signed_by` signed."""
+    """The facts about a cloud image. `digest` is from the list that the key `signed_by` signed."""
 
     schema: Literal[1] = 1
     name: str
@@ -71,7 +71,7 @@ class _ImageFormat(ManifestFormat[Manifest]):
 
     @override
     def required_files(self, manifest: Manifest) -> Sequence[str]:
-        """Return the disk and the files of all kernels that are not a parent's kernels."""
+        """Return the disk, and the files of all kernels that the parent's image does not have."""
         kernels = (kernel_files(version) for version in manifest.kernels)
         return (
             DISK,

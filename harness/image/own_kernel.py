@@ -27,7 +27,7 @@ _BUILD_LINKS = ("build", "source")
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPackages:
-    """Debian packages with one kernel; dpkg installs the packages in the given order.
+    """Debian packages with one kernel. dpkg installs the packages in the given order.
 
     The packages must include the kernel's headers if modules are built for the kernel, for example by
     DKMS. Raises BadInputError if a file is missing, or is not a package.
@@ -129,7 +129,7 @@ OwnKernel: TypeAlias = KernelPackages | KernelFiles
 
 
 def read_version(vmlinuz: Path) -> str | None:
-    """Return the version in the header of a bzImage; None if the file is not a bzImage."""
+    """Return the version in the header of a bzImage, or None if the file is not a bzImage."""
     with vmlinuz.open("rb") as file:
         header = file.read(_VERSION_POINTER_AT + 2)
         if header[_HEADER_MAGIC_AT:][: len(_HEADER_MAGIC)] != _HEADER_MAGIC:

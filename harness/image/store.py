@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _OVERLAYS = "overlays"
 QEMU_IMG_S = 60.0
-"""The time limit in seconds for making an overlay of 200 kB; only a hanging disk takes longer."""
+"""The time limit in seconds for making an overlay of 200 kB. Only a hanging disk takes longer."""
 
 
 #: The last line of the log of a successful build.
@@ -52,7 +52,7 @@ _MADE_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTime:
-    """The time to make an image; `is_derived` says whether the image is based on another image."""
+    """The time to make an image. `is_derived` says whether the image is based on another image."""
 
     name: str
     is_derived: bool
@@ -68,7 +68,7 @@ class Prepared:
 
 
 class ImageStore:
-    """The cache of built images in one folder; several processes may use the same folder."""
+    """The cache of built images in one folder. Several processes may use the same folder."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the recipe's image; build the image if the cache has no valid copy.
+        """Return the recipe's image. Build the image if the cache has no valid copy.
 
         Raises LicenceError if the licence is not accepted, even if the image is cached. Raises
         RequirementError if the host lacks something that a build needs, ImageBuildError if the
@@ -151,13 +151,13 @@ class ImageStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> Image:
-        """Return the image that `make` makes from `parent`; call `make` only if the cache lacks it.
+        """Return the image that `make` makes from `parent`. Call `make` only if the cache lacks the result.
 
-        `make` gets the path of a new overlay on the parent's disk, runs a machine with the overlay and
-        shuts the machine down cleanly; the overlay is then published. `key_parts` name everything on which
-        the result depends in addition to the parent, such as a payload's digest. If `make` installs
-        a kernel and writes `kernels/VERSION/vmlinuz` and `initrd.img` beside the disk, that kernel
-        can be booted, and becomes the newest kernel of the image.
+        `make` gets the path of a new overlay on the parent's disk, runs a machine with the overlay
+        and shuts the machine down cleanly. The overlay is then published. `key_parts` name
+        everything on which the result depends in addition to the parent, such as a payload's
+        digest. If `make` installs a kernel and writes `kernels/VERSION/vmlinuz` and `initrd.img`
+        beside the disk, that kernel can be booted, and becomes the newest kernel of the image.
         """
         pinned = IMAGE_FORMAT.read(parent.folder)
         pin = ParentPin(
@@ -268,8 +268,8 @@ class ImageStore:
         """Make an empty qcow2 overlay at `at` on the disk `backing`, which must not change afterwards.
 
         The overlay has the size of the backing disk, or `size_gib`. qemu-img makes the first
-        overlay on a disk in 30 ms; later overlays, also in later runs, are copies of the first.
-        Raises HarnessError with the output of qemu-img.
+        overlay on a disk in 30 ms. Later overlays, also in later runs, are copies of the first
+        overlay. Raises HarnessError with the output of qemu-img.
         """
         kept = None if size_gib is not None else self._kept_overlay(backing.resolve())
         if kept is not None:
@@ -299,7 +299,7 @@ class ImageStore:
             new.rename(kept)
 
     def _kept_overlay(self, disk: Path) -> Path | None:
-        """Return the path of the stored empty overlay on this disk; None if the disk is missing."""
+        """Return the path of the stored empty overlay on this disk, or None if the disk is missing."""
         try:
             stat = disk.stat()
         except OSError:
@@ -386,5 +386,5 @@ def _kernel(folder: Path, manifest: Manifest, version: str) -> Kernel:
 
 
 def _format_of(disk: Path) -> str:
-    """Return the format of a disk that may be raw; qemu-img reports a missing disk."""
+    """Return the format of a disk that may be raw. qemu-img reports a missing disk."""
     return "raw" if disk.is_file() and not is_qcow2(disk) else "qcow2"

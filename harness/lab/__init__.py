@@ -371,8 +371,8 @@ class Lab(LabImages):
     def transport(self) -> Transport:
         """Return the transport for emulated GPUs of machines.
 
-        Raises RequirementError if QEMU has no such transport; the message names a QEMU version that
-        supports emulated GPUs.
+        Raises RequirementError if QEMU has no such transport. The message names a QEMU version
+        that supports emulated GPUs.
         """
         return self.driver.transport(self.accelerator.accelerator)
 

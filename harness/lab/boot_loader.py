@@ -39,7 +39,7 @@ def menu_of(guest: Guest) -> Mapping[str, MenuEntry]:
 def boot_once(guest: Guest, kernel: str) -> None:
     """Select the kernel of the next boot only.
 
-    Raises HarnessError if the menu has no such kernel; the message lists the kernels in the menu.
+    Raises HarnessError if the menu has no such kernel. The message lists the kernels in the menu.
     """
     guest.output_of("grub-reboot", _entry(guest, kernel).path)
 
@@ -49,7 +49,7 @@ def boot_always(guest: Guest, kernel: str) -> None:
 
     GRUB reads the default entry from its environment block only with `GRUB_DEFAULT=saved`, so the
     function sets that option and generates the menu again. Raises HarnessError if the menu has no
-    such kernel; the message lists the kernels in the menu.
+    such kernel. The message lists the kernels in the menu.
     """
     _entry(guest, kernel)
     guest.write_text(DROP_IN, _SAVED)

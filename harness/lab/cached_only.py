@@ -29,7 +29,7 @@ class NotCachedError(HarnessError):
 
 
 def refuse_to_wait(event: ProgressEvent) -> None:
-    """Raise NotCachedError if another process makes a needed artifact; ignore other events."""
+    """Raise NotCachedError if another process makes a needed artifact. Ignore other events."""
     if event.stage is Stage.WAIT:
         raise NotCachedError(event.message)
 

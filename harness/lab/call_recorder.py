@@ -1,4 +1,4 @@
-"""Records the order and exit codes of command calls in a machine; the real commands still run."""
+"""Records the order and exit codes of command calls in a machine. The real commands still run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _RECORD = re.compile(r"(?P<kind>[BE])\x1f(?P<process>\d+)\x1f(?P<rest>[^\x1e]*)\
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCall:
-    """A call of a command; its exit code is None if the call had not ended."""
+    """A call of a command. The exit code is None if the call had not ended."""
 
     argv: tuple[str, ...]
     exit_code: int | None

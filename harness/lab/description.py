@@ -66,7 +66,7 @@ class BootSource(DiskSource, Protocol):
         """Return the words that are added to the kernel's command line."""
 
     def kernel(self, folder: Path) -> DirectKernel | Firmware:
-        """Return the kernel or firmware of a machine; `prepare` has made the files in `folder`."""
+        """Return the kernel or firmware of a machine. `prepare` has made the files in `folder`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Platform:
     """The facts that all machines of a run share, such as the accelerator and its QEMU.
 
     All root ports of a machine together reserve at most `apertures_mib` for 64-bit BARs. `tsc_khz`
-    is the frequency of the host's time stamp counter; an emulated guest gets that frequency as a
+    is the frequency of the host's time stamp counter. An emulated guest gets that frequency as a
     kernel argument. With `lacks_gpu_interrupts`, guests poll their devices.
     """
 
@@ -91,7 +91,7 @@ class MachineDescription:
 
     `create_files` makes the machine's files in `folder`. The disk is an overlay of `disk_gib` on
     `backing`, unless `backing` is None. A machine with a `checkpoint` or a `bundle` continues from
-    this saved state; any other machine boots. A machine that boots has the `seed` volume from the
+    this saved state. Any other machine boots. A machine that boots has the `seed` volume from the
     start. The volume is plugged into a machine that continues. QEMU reads only the header of the
     kernel `vmlinuz` if the machine is restored. The guest of a restored machine gets the name
     `hostname`. A machine that was kept ends at `kept_until`, in seconds since the epoch.
@@ -133,7 +133,7 @@ def describe(
     disk: Path | None = None,
     seed: SeedFiles | None = None,
 ) -> MachineDescription:
-    """Return the description of a machine whose files are in `folder`; this function is pure.
+    """Return the description of a machine whose files are in `folder`. This function is pure.
 
     Without a `checkpoint`, the machine boots `source`. A machine with a checkpoint continues from
     the checkpoint, and its memory is by default a private mapping of the checkpoint's memory.

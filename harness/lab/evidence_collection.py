@@ -147,7 +147,7 @@ def try_save_host_evidence(machine: LabMachine, folder: Path) -> Path | None:
 
 
 def save_host_evidence(machine: LabMachine, folder: Path) -> None:
-    """Copy the host's evidence of a machine into `folder`; the machine may have ended."""
+    """Copy the host's evidence of a machine into `folder`. The machine may have ended."""
     if (machine.folder / STATES).is_dir():
         shutil.copytree(machine.folder / STATES, folder / STATES, dirs_exist_ok=True)
     vm = machine.vm

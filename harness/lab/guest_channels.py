@@ -72,7 +72,7 @@ class MachineServices:
 
 
 class GuestChannels:
-    """The VM of a machine, and the channels to its guest; a subclass starts and ends both."""
+    """The VM of a machine, and the channels to its guest. A subclass starts and ends both."""
 
     def __init__(self, description: MachineDescription, services: MachineServices) -> None:
         self.description = description
@@ -106,13 +106,13 @@ class GuestChannels:
 
     @property
     def agent_program(self) -> bytes:
-        """Return the agent's program; a resumed guest runs the agent of its bundle."""
+        """Return the agent's program. A resumed guest runs the agent of its bundle."""
         bundle = self.description.bundle
         return self._services.agent_program if bundle is None else bundle.agent_program
 
     @property
     def agent(self) -> Agent:
-        """Return the guest's agent; the first use in a booted machine waits for the agent."""
+        """Return the guest's agent. The first use in a booted machine waits for the agent."""
         if not self._is_agent_ready:
             patience_s = READY_KVM_S if self._is_built else _READY_BY_FIRMWARE_KVM_S
             deadline = self.deadline(patience_s)
@@ -141,7 +141,7 @@ class GuestChannels:
 
     @stepped("Take the state of machine '{0.name}'")
     def state(self) -> NodeState:
-        """Return the state of the whole guest for `expect.unchanged`; the guest should be idle.
+        """Return the state of the whole guest for `expect.unchanged`. The guest should be idle.
 
         Parts that can't be read are `unknown` in the result. Raises HarnessError if the guest does
         not answer.
@@ -187,7 +187,7 @@ class GuestChannels:
         return self._after(kvm_s * self._services.patience, follows_progress=follows_progress)
 
     def busy_host(self) -> str:
-        """Return a sentence if the host kept the machine waiting most of the time, else ""."""
+        """Return a clause if the host kept the machine waiting for half of the time or longer, else ""."""
         return "" if self._guest_clock is None else self._guest_clock.busy_host()
 
     def time_stretch(self) -> float:

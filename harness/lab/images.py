@@ -33,7 +33,7 @@ _KERNELS_S = 600.0
 
 @dataclass(kw_only=True)
 class LabImages:
-    """The images that machines of one run boot; images that the caches lack are built or fetched."""
+    """The images that machines of one run boot. Images that the caches lack are built or fetched."""
 
     settings: Settings
     listener: ProgressListener

@@ -137,7 +137,7 @@ class LabMachine(MachineCloudInit, MachineSaving):
         """Reboot the guest within its machine, and wait until its agent answers again.
 
         A machine can reboot if it boots by firmware, or if the request of its node sets
-        `may_reboot`; other machines end when their guest reboots. Raises HarnessError if the agent
+        `may_reboot`. Other machines end when their guest reboots. Raises HarnessError if the agent
         does not answer in time.
         """
         if not self.spec.may_reboot:

@@ -64,9 +64,9 @@ _MOST_CHARACTERS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class MachineBundle:
-    """A saved machine in `folder`; `spec` names only files of the bundle, and no disk.
+    """A saved machine in `folder`. `spec` names only files of the bundle, and no disk.
 
-    `driver` is the name of the VM driver that ran the machine; under another driver, the machine
+    `driver` is the name of the VM driver that ran the machine. Under another driver, the machine
     would have other devices.
     """
 
@@ -96,7 +96,7 @@ class MachineBundle:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedSource:
-    """The base image of a saved machine; the bundle has the overlay on that image."""
+    """The base image of a saved machine. The bundle has the overlay on that image."""
 
     bundle: MachineBundle
     disk: Path
@@ -130,7 +130,7 @@ def save_machine(
     driver: str,
     purpose: str,
 ) -> MachineBundle:
-    """Save a running machine without GPUs into the new private `folder`; the guest continues.
+    """Save a running machine without GPUs into the new private `folder`. The guest continues.
 
     `seed` is the seed volume that is plugged in. `gpus` are the models to plug in when the machine
     is resumed. `driver` is the name of the VM driver.
@@ -376,7 +376,7 @@ def qemu_version(qemu: str) -> str:
 
 
 def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
-    """Return `spec` with the firmware's writable variables in `folder`; this function is pure."""
+    """Return `spec` with the firmware's writable variables in `folder`. This function is pure."""
     kernel = spec.kernel
     if not isinstance(kernel, Firmware) or kernel.flash is None:
         return spec
@@ -385,7 +385,7 @@ def with_own_variables(spec: MachineSpec, folder: Path) -> MachineSpec:
 
 
 def _copy(file: Path, to: Path) -> None:
-    """Copy a file of a bundle; the file may be sparse, and may come from somebody else."""
+    """Copy a file of a bundle. The file may be sparse, and may come from somebody else."""
     result = LocalRunner().run(
         ["cp", "--reflink=auto", "--sparse=always", "--", str(file), str(to)], timeout_s=_CONVERT_S
     )

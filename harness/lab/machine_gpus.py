@@ -54,7 +54,7 @@ class MachineGpus:
 
     `folder` is for sockets. `transport` raises RequirementError if QEMU does not support emulated
     GPUs. `sources` decides which GPUs are emulated and which belong to the host. `scripts` maps
-    device ids to the faults of emulated GPUs; a fault is present as soon as its GPU is plugged in.
+    device ids to the faults of emulated GPUs. A fault is present as soon as its GPU is plugged in.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class MachineGpus:
         )
 
     def serve(self, model: GpuModel) -> DeviceServer[Any]:
-        """Start the server of a GPU of this model; the GPU is then plugged into the machine.
+        """Start the server of a GPU of this model. The GPU is then plugged into the machine.
 
         Raises HarnessError if QEMU hangs with this transport and the machine's number of vCPUs.
         """
@@ -229,7 +229,7 @@ class MachineGpus:
             del self._departed[next(iter(self._departed))]
 
     def close(self) -> None:
-        """End every server and lease; the machine must have ended first."""
+        """End every server and lease. The machine must have ended first."""
         with contextlib.ExitStack() as closing:
             for server in self._servers.values():
                 closing.callback(server.close)
@@ -331,14 +331,14 @@ class MachineGpuSlots(GuestChannels):
     def wait_for_gpus(self) -> None:
         """Wait until the guest lists every plugged GPU on its bus.
 
-        Raises HarnessError at the time limit; the message lists the PCI functions of the guest.
+        Raises HarnessError at the time limit. The message lists the PCI functions of the guest.
         """
         self._wait_for_functions(Counter(gpu.pci for gpu in self.gpus.provided))
 
     def wait_for_gpu(self, model: GpuModel, *, count: int = 1) -> None:
         """Wait until the guest lists `count` GPUs of this model on its bus.
 
-        Raises HarnessError at the time limit; the message lists the PCI functions of the guest.
+        Raises HarnessError at the time limit. The message lists the PCI functions of the guest.
         """
         self._wait_for_functions(Counter({str(model.pci): count}))
 
@@ -355,7 +355,7 @@ class MachineGpuSlots(GuestChannels):
             self.guest.wait_for_pci(pci, count=count)
 
     def _listed_functions(self) -> Counter[str]:
-        """Count the guest's PCI functions by vendor and device id; start no process in the guest."""
+        """Count the guest's PCI functions by vendor and device id. Start no process in the guest."""
         listed = self.agent.read_bytes(_PCI_FUNCTIONS, self.deadline(ANSWER_KVM_S)) or b""
         return Counter(
             f"{ids[:4]}:{ids[4:]}"

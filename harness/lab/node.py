@@ -43,7 +43,7 @@ _PREPARE_KVM_S = 60.0
 
 
 class Node:
-    """A node on its machine; the machine ends with the `with` block."""
+    """A node on its machine. The machine ends with the `with` block."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Node:
         """Wait until cloud-init has finished, with or without errors.
 
         `progress` is called with each boot stage on the console, and with each step of the
-        provisioner; the provisioner declares the pattern of its steps. On a node that skips
+        provisioner. The provisioner declares the pattern of its steps. On a node that skips
         cloud-init, this method runs the provisioner's command. Raises HarnessError at the
         deadline, or immediately if the guest can't finish any more.
         """
@@ -176,10 +176,10 @@ class Node:
         """Gather and return evidence of the present state of this node.
 
         Each call gathers new evidence into a folder of its own, so that earlier evidence does not
-        change. `files` are absolute paths of further files in the guest; `*` and `?` are wildcards.
-        `Evidence.file`, `files` and `paths` return these files. `commands` maps names to argvs of
-        further commands; `Evidence.output_of` and `exit_code_of` return their results. If the test
-        fails, the evidence that is kept has these files and outputs too.
+        change. `files` are absolute paths of further files in the guest. `*` and `?` are
+        wildcards. `Evidence.file`, `files` and `paths` return these files. `commands` maps names
+        to argvs of further commands. `Evidence.output_of` and `exit_code_of` return the results of
+        the commands. If the test fails, the evidence that is kept has these files and outputs too.
 
         Raises BadInputError if a path or command can't be gathered. The message names the path or
         command.
@@ -196,8 +196,8 @@ class Node:
     def result(self) -> Evidence:
         """Return evidence that contains only the reports of provisioning.
 
-        This method takes a fraction of the time of `evidence`; use it in tests that are only about
-        a decision or an exit code. Expectations on anything else raise HarnessError.
+        This method takes a fraction of the time of `evidence`. Use this method in tests that are
+        only about a decision or an exit code. Expectations on anything else raise HarnessError.
         """
         folder = self.folder / f"evidence-{next(self._gatherings)}"
         # This evidence is not added to `gathered`: if the test fails, complete evidence is
@@ -207,7 +207,7 @@ class Node:
         )
 
     def state(self) -> NodeState:
-        """Return the state of the whole node for `expect.unchanged`; the node should be idle."""
+        """Return the state of the whole node for `expect.unchanged`. The node should be idle."""
         return self.machine.state()
 
     @property

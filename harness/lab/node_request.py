@@ -53,7 +53,7 @@ MAX_TIME_LIMIT_MULTIPLIER = 1000.0
 class NodeRequest:
     """A request for a node.
 
-    A cloud image boots as `cloud_image_boot` says, and never starts as a clone; `kernel` is for
+    A cloud image boots as `cloud_image_boot` says, and never starts as a clone. `kernel` is for
     built images.
     """
 
@@ -64,9 +64,9 @@ class NodeRequest:
     kernel: Kernel | OwnKernel | None = None
     """The kernel to boot: your own kernel, or a kernel of the image (by default the newest)."""
     provisioner: Provisioner | None = None
-    """The provisioner to use; by default the run's provisioner, from `--provisioner`."""
+    """The provisioner to use. The default is the run's provisioner, from `--provisioner`."""
     command: str | None = BOOT
-    """The provisioner's command that cloud-init runs; None runs no command."""
+    """The provisioner's command that cloud-init runs. With None, cloud-init runs no command."""
     config: Mapping[str, object] = field(default_factory=dict)
     """Keys of the provisioner's configuration, in addition to the keys in its declaration."""
     gpus: Sequence[RequestedGpu] = ()
@@ -93,21 +93,21 @@ class NodeRequest:
     cpus: int = DEFAULT_CPUS
     """The guest's vCPUs. An emulated GPU with more than one vCPU needs QEMU 10.1.1 or newer."""
     host_ports: Sequence[HostPort] = ()
-    """Ports of the host's loopback that the guest reaches; the fixture `registry` adds its port."""
+    """Ports of the host's loopback that the guest can reach. The fixture `registry` adds its port."""
     cloud_image_boot: CloudImageBoot | None = None
     """How a cloud image boots: its firmware, or one kernel without a boot loader."""
     skip_cloud_init: bool = False
     """Continue from a state after cloud-init: the guest agent writes the files and runs the commands.
     This saves many seconds in tests that are not about the boot."""
     derive: Callable[[SavedState], SavedState] | None = None
-    """Derives a saved state from the state after cloud-init, for example by installing programs;
-    the node continues from the derived state. Only for a node that skips cloud-init."""
+    """Derives a saved state from the state after cloud-init, for example by installing programs.
+    The node continues from the derived state. This needs `skip_cloud_init`."""
     time_limit_multiplier: float | None = None
-    """The factor for the provisioner's own time limits, for provisioners that declare a key for it.
-    The default is `--timeout-multiplier`; on a busy host, this default is multiplied by the number
-    of tasks per processor."""
+    """The factor for the provisioner's own time limits, for provisioners that declare a key for
+    it. The default is `--timeout-multiplier`. On a busy host, this default is multiplied by the
+    number of tasks per processor."""
     may_reboot: bool = False
-    """Keep the machine running when its guest reboots; the node then does not start as a clone."""
+    """Keep the machine running when its guest reboots. The node then does not start as a clone."""
 
     def __post_init__(self) -> None:
         multiplier = self.time_limit_multiplier
@@ -272,7 +272,7 @@ def describe_node(
     saved: tuple[SavedState, Checkpoint] | None = None,
     disk: Path | None = None,
 ) -> MachineDescription:
-    """Describe the machine of a requested node; the only side effect is a look-up of UEFI firmware.
+    """Describe the machine of a requested node. The only side effect is a look-up of UEFI firmware.
 
     The machine does a cold boot, or continues from `saved`: the state that `state_of` returned,
     and its checkpoint. `access` are the SSH keys that cloud-init installs in the guest.

@@ -109,7 +109,7 @@ class CloudImageLab(Protocol):
 
 
 def prepare_node_image(lab: CloudImageLab, image: CloudImage) -> Image:
-    """Return the node image of a cloud image; make it if the cache has none.
+    """Return the node image of a cloud image. Make the node image if the cache has none.
 
     The node image boots the newest kernel of the cloud image's boot menu, without firmware. Raises
     HarnessError if no kernel can be read from the disk, or if the image's first boot fails.
@@ -152,7 +152,7 @@ def _make(
 
 
 def _change(lab: CloudImageLab, image: CloudImage, machine: LabMachine) -> DriverImage | None:
-    """Add the stand-ins to a machine that has the agent, and power it off; return the driver."""
+    """Add the stand-ins to a machine that has the agent, and power the machine off. Return the driver."""
     guest = machine.guest
     wait_until_booted(guest, image.name, machine.deadline(_FIRST_BOOT_KVM_S))
     deadline = machine.deadline(_STAND_INS_KVM_S)

@@ -35,7 +35,7 @@ class ProvisioningSteps:
 
     @contextlib.contextmanager
     def run(self, title: str) -> Iterator[Callable[[str], None]]:
-        """Record a run as a step; yield a function to call with each line that the console shows."""
+        """Record a run as a step. Yield a function to call with each line that the console shows."""
         shown: list[InnerStep] = []
 
         def see(line: str) -> None:

@@ -195,7 +195,7 @@ def _inode(file: Path) -> tuple[str, list[int]]:
 
 
 def _files_below(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield path and ctime of each file except byte code; a change of mode also sets the ctime."""
+    """Yield path and ctime of each file except byte code. A change of mode also sets the ctime."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == "__pycache__":

@@ -35,9 +35,10 @@ def resumed_machine(
     """Describe a machine in `folder` that continues, with new GPUs of the same models.
 
     Without a folder, the description names the bundle's folder, which is enough to check the
-    bundle. `base` is the backing file of the machine's disk; without `base`, the cache must contain
-    this image. Raises BadInputError for a bundle that names files of this host. Raises HarnessError
-    if this host lacks the base image, or the machine's version of QEMU or of the firmware.
+    bundle. `base` is the backing file of the machine's disk. Without `base`, the cache must
+    contain the base image. Raises BadInputError for a bundle that names files of this host. Raises
+    HarnessError if this host lacks the base image, or the machine's version of QEMU or of the
+    firmware.
     """
     require_own_files(bundle)
     require_qemu_of(bundle, settings.qemu)

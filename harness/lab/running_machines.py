@@ -30,7 +30,7 @@ _OVERLAY_MIB = 1024
 def host_evidence_kept(
     machine: LabMachine, folder: Path, *, unless: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """On failure, keep the host's evidence of a machine in `folder`; the error names the folder.
+    """On failure, keep the host's evidence of a machine in `folder`. The error names the folder.
 
     No evidence is kept for bad input, missing requirements, and errors that name evidence already.
     """
@@ -67,12 +67,12 @@ class Machines:
         self._is_stopping = False
 
     def new_folder(self, name: str) -> Path:
-        """Return the path for the folder of a new machine; `created` makes the folder."""
+        """Return the path for the folder of a new machine. `created` makes the folder."""
         return self._folder / f"{name}-{secrets.token_hex(3)}"
 
     @contextlib.contextmanager
     def created(self, description: MachineDescription) -> Iterator[LabMachine]:
-        """Create a machine and its files; the caller starts the machine within `registered`.
+        """Create a machine and its files. The caller starts the machine within `registered`.
 
         The machine's folder is removed at the end of the context.
         """
@@ -102,7 +102,7 @@ class Machines:
     def running(
         self, description: MachineDescription
     ) -> contextlib.AbstractContextManager[LabMachine]:
-        """Create and start a machine; end it afterwards."""
+        """Create and start a machine, and end the machine afterwards."""
         return self.started(description, lambda machine: machine)
 
     @contextlib.contextmanager

@@ -87,7 +87,7 @@ class SavedStateSource(BootSource, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltImageSource:
-    """A built image and one of its kernels; with `is_held`, the boot stops before cloud-init.
+    """A built image and one of its kernels. With `is_held`, the boot stops before cloud-init.
 
     With `may_reboot`, the machine continues when its guest reboots.
     """

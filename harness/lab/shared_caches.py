@@ -1,4 +1,4 @@
-"""Opens the shared caches and the image cache of a run; describes the host for checkpoints."""
+"""Opens the shared caches and the image cache of a run, and describes the host for checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_shared_caches(settings: Settings) -> Mapping[str, SharedCache]:
 
 
 def open_image_store(settings: Settings, shared: Mapping[str, ArtifactSource]) -> ImageStore:
-    """Return the cache of built images; it fetches missing images from the shared caches."""
+    """Return the cache of built images. This cache fetches missing images from the shared caches."""
     return ImageStore(
         settings.image_store,
         accepted_licences=settings.accepted_licences,
@@ -68,7 +68,7 @@ def cached_driver_file(
 def host_facts(
     qemu: str, accelerator: Accelerator, runner: Runner | None = None
 ) -> dict[str, str]:
-    """Describe this host's QEMU and processor for people; the harness itself compares only keys."""
+    """Describe this host's QEMU and processor for people. The harness itself compares only keys."""
     version = (runner or LocalRunner()).run([qemu, "--version"], timeout_s=_VERSION_S)
     model = _MODEL.search(_CPU_INFO.read_text())
     is_kvm = accelerator is Accelerator.KVM

@@ -1,4 +1,4 @@
-"""Reads the traces of bash that `harness.lab.shell_trace` left; this program runs in the machine.
+"""Reads the traces of bash that `harness.lab.shell_trace` left. This program runs in the machine.
 
 The program uses only the standard library, since the machine gets only the text of this file.
 """

@@ -100,7 +100,7 @@ class ImageBuilder(Protocol):
 
 
 class MmdebstrapBuilder:
-    """Builds Debian images, as root or as a user; each command runs in its own namespaces."""
+    """Builds Debian images, as root or as a user. Each command runs in its own namespaces."""
 
     def __init__(
         self,

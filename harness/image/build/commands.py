@@ -1,4 +1,4 @@
-"""Renders the commands that make an image's root file system and disk; runs no command."""
+"""Renders the commands that make an image's root file system and disk. Runs no command."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class OutputDeadline(Deadline):
 
 
 class LoggedRunner(Protocol):
-    """A function that runs a long command to its end; tests of the builder use another function."""
+    """A function that runs a long command to its end. Tests of the builder use another function."""
 
     def __call__(
         self,

@@ -71,7 +71,7 @@ DERIVED_FORMAT = _DerivedFormat(
 
 
 class DerivedStore:
-    """The cache of data derived from cloud images; several processes may use the same folder."""
+    """The cache of data derived from cloud images. Several processes may use the same folder."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> tuple[CloudImageKernel, ...]:
-        """Return the kernels in an image's boot menu, the oldest first; extract each kernel only once.
+        """Return the kernels in an image's boot menu, the oldest first. Extract each kernel only once.
 
         Raises HarnessError if the boot menu can't be read, or if it lists no usable kernel.
         """
@@ -137,7 +137,7 @@ class DerivedStore:
         deadline: Deadline,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the image that `make` makes from `image`; call `make` only if the cache lacks it.
+        """Return the image that `make` makes from `image`. Call `make` only if the cache lacks the result.
 
         `make` gets a path, writes a disk without a backing file to this path, and may write other
         files beside the disk. `parts` lists all inputs, other than `image`, on which the result

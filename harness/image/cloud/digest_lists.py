@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 def read_sums(text: str, *, algorithm: Algorithm, url: str) -> dict[str, Digest]:
-    """Return the digests by file name; `url` is the URL of the list.
+    """Return the digests by file name. `url` is the URL of the list.
 
     Raises ImageFetchError if the list is truncated, since the missing part may contain the needed
     line, or if the list has two digests of one file.

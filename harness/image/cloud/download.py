@@ -67,7 +67,7 @@ class Patience:
 
 
 class _TransferError(Exception):
-    """A try failed; the message is a sentence without the full stop.
+    """A try failed. The message is a sentence without the full stop.
 
     If `is_final`, every later try would fail too. If `is_slow`, the received bytes are not
     regarded as progress. If `is_useless`, the partial file can't become the right file.
@@ -226,7 +226,7 @@ class Downloader:
         total: int | None,
         deadline: Deadline,
     ) -> None:
-        """Copy the response's body; stop when the body exceeds the announced size."""
+        """Copy the response's body. Stop when the body exceeds the announced size."""
         meter = _Meter(sink.tell(), total, deadline.clock)
         most = DOWNLOAD_UNKNOWN_MIB.bytes if total is None else total
         with _connection_errors(url, self._patience.stall_s):
@@ -294,7 +294,7 @@ class Downloader:
 
 
 class _RangeError(Exception):
-    """The requested range begins after the file's end; `total` is the file's size."""
+    """The requested range begins after the file's end. `total` is the file's size."""
 
     def __init__(self, total: int | None) -> None:
         super().__init__(f"the file ends at {total}")
@@ -338,7 +338,7 @@ class _Meter:
         return 0 if not self._total else 100 * self._at // self._total
 
     def add(self, count: int) -> str | None:
-        """Count received bytes; return a line to report if the interval has passed, else None."""
+        """Count received bytes. Return a line to report if the interval has passed, else None."""
         self._at += count
         now = self._clock.monotonic()
         is_due = (

@@ -114,7 +114,7 @@ class Fetch:
         )
 
     def download(self, listed: ListedImage, part: Path, *, refused: Path) -> str:
-        """Download the image to `part`, from the first location with the listed digest; return the URL.
+        """Download the image to `part`, from the first location with the listed digest. Return the URL.
 
         If `part` is a partial file, the download continues it. A file with another digest is moved
         to the folder `refused`. Raises ImageFetchError.
@@ -161,7 +161,7 @@ class Fetch:
 
 
 def _pinned(recipe: CloudImageRecipe) -> Digest:
-    """Return the pinned digest of an image that has no digest list; the catalogue requires it."""
+    """Return the pinned digest of an image that has no digest list. The catalogue requires this digest."""
     if recipe.pinned is None:
         raise BadInputError(
             "A recipe without 'sums' needs this key to verify the file; add this key or 'sums'.",

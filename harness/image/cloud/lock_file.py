@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """The content of a lock file; `signed_by` is the fingerprint of the key that signed the list."""
+    """The content of a lock file. `signed_by` is the fingerprint of the key that signed the list."""
 
     __pydantic_config__ = FORBID
 
@@ -34,7 +34,7 @@ class Lock:
 
 
 def lock_path(recipe: CloudImageRecipe) -> Path:
-    """Return the path of the lock file beside the recipe; users should commit the lock file too."""
+    """Return the path of the lock file beside the recipe. Users should commit the lock file too."""
     return recipe.folder / f"{recipe.name}.lock"
 
 
@@ -58,7 +58,7 @@ def read_lock(recipe: CloudImageRecipe) -> Digest | None:
 
 
 def write_lock(recipe: CloudImageRecipe, lock: Lock, *, renew: bool = False) -> None:
-    """Write the lock file; replace an existing lock file only if `renew` is true.
+    """Write the lock file. Replace an existing lock file only if `renew` is true.
 
     Raises HarnessError if another process has just locked the image to another digest.
     """

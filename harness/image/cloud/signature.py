@@ -43,7 +43,7 @@ def check_signature(
 ) -> None:
     """Check that `signature` is a valid signature of `signed` by the key with this fingerprint.
 
-    `key` is the file of the key, armored or not; `url` is the URL of the list. Raises
+    `key` is the file of the key, armored or not. `url` is the URL of the list. Raises
     ImageFetchError if the signature is invalid, and RequirementError if the host has no gpgv.
     """
     with temporary_folder("harness-signature") as folder:
@@ -104,7 +104,7 @@ def _why(signatures: list[dict[str, str]]) -> str:
 
 
 def read_key(file: Path) -> bytes:
-    """Return the public keys in a file without armor, which gpgv can't read; raises BadInputError.
+    """Return the public keys in a file without armor, since gpgv can't read armor. Raises BadInputError.
 
     A file may have several armored keys, and text between the keys. Checksums are optional since
     RFC 9580.
@@ -131,7 +131,7 @@ def read_key(file: Path) -> bytes:
 
 
 def _without_armor(block: bytes) -> bytes:
-    """Decode the lines of base64; skip the headers, which have a colon, and the checksum."""
+    """Decode the lines of base64. Skip the headers, which have a colon, and the checksum."""
     lines = [line.strip() for line in block.splitlines()]
     data = [line for line in lines if b":" not in line and not line.startswith(b"=")]
     return base64.b64decode(b"".join(data), validate=True)

@@ -23,7 +23,7 @@ FORBID: pydantic.ConfigDict = pydantic.ConfigDict(extra="forbid")
 
 
 class Algorithm(Enum):
-    """The hash algorithm of a digest list; the value is the algorithm's name in hashlib."""
+    """The hash algorithm of a digest list. The value is the algorithm's name in hashlib."""
 
     SHA256 = "sha256"
     SHA512 = "sha512"
@@ -231,7 +231,7 @@ class LocalImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image file on this host; the harness uses the file itself and makes no copy."""
+    """An image file on this host. The harness uses the file itself and makes no copy."""
 
     name: str
     path: Path

@@ -41,7 +41,7 @@ class FetchOptions:
 
 
 class CloudImageStore:
-    """The cache of cloud images in one folder; several processes may use the same folder."""
+    """The cache of cloud images in one folder. Several processes may use the same folder."""
 
     def __init__(
         self, folder: Path, *, runner: Runner | None = None, patience: Patience | None = None
@@ -61,7 +61,7 @@ class CloudImageStore:
         options: FetchOptions | None = None,
         listener: ProgressListener = ignore_progress,
     ) -> CloudImage:
-        """Return the recipe's image; fetch and verify the image if the cache has no valid copy.
+        """Return the recipe's image. Fetch and verify the image if the cache has no valid copy.
 
         The recipe's digest selects an image of the series. Without a digest, the lock file selects
         the image. Without a lock file too, the current image in the publisher's list is fetched,
@@ -205,7 +205,7 @@ def open_local(local: LocalImage, algorithm: Algorithm) -> CloudImage:
 
 @functools.lru_cache(maxsize=8)
 def _digest(path: Path, algorithm: Algorithm, state: tuple[int, ...]) -> Digest:
-    """Return the digest of a file; cache the digest by `state`, since hashing takes seconds."""
+    """Return the digest of a file. Cache the digest by `state`, since hashing takes seconds."""
     del state
     return digest_file(path, algorithm)
 

@@ -19,7 +19,7 @@ _RECOVERY = re.compile(r"\b(single|recovery)\b")
 
 @dataclass(frozen=True, kw_only=True)
 class MenuEntry:
-    """An entry that boots a kernel; `path` is the entry's path in the menu, for grub-reboot.
+    """An entry that boots a kernel. `path` is the entry's path in the menu, for grub-reboot.
 
     `command_line` is the kernel's command line. GRUB adds its first word, `BOOT_IMAGE=…`.
     """

@@ -62,7 +62,7 @@ class Ext4Error(Exception):
 
 
 class Inode(NamedTuple):
-    """The attributes of a file; `blocks` is the field i_block, which maps or contains the content."""
+    """The attributes of a file. `blocks` is the field i_block, which maps or contains the content."""
 
     number: int
     mode: int
@@ -88,7 +88,7 @@ class Inode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystem:
-    """The names and attributes of all files; `targets` lists the target of each symbolic link."""
+    """The names and attributes of all files. `targets` lists the target of each symbolic link."""
 
     uuid: str
     made_at_s: int
@@ -110,7 +110,7 @@ class _Geometry:
 
 
 def read_file_system(read: ReadRanges, hidden: Collection[str] = ()) -> FileSystem:
-    """Read a file system; leave out everything below the absolute paths in `hidden`.
+    """Read a file system. Leave out everything below the absolute paths in `hidden`.
 
     Raises Ext4Error if the file system can't be read.
     """
@@ -340,7 +340,7 @@ def _parse_extents(node: bytes) -> tuple[list[range], list[int]]:
 
 
 def _read_blocks(read: ReadRanges, block: int, numbers: Iterable[int]) -> dict[int, bytes]:
-    """Read blocks; read neighbouring blocks as one range."""
+    """Read blocks. Neighbouring blocks are read as one range."""
     ordered = sorted(numbers)
     runs: list[list[int]] = []
     for _, run in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
@@ -381,7 +381,7 @@ def _walk(
 
 
 def _parse_folder(block: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the entries in a folder's block; skip the entries without an inode, such as an index."""
+    """Yield the entries in a folder's block. Skip the entries without an inode, such as an index."""
     at = 0
     while at + 8 <= len(block):
         number, length, name_length = struct.unpack_from("<IHB", block, at)

@@ -60,7 +60,7 @@ class Extractor:
             ) from error
 
     def partition(self, partition: Partition) -> FileSystem:
-        """Copy a partition from the disk into a file; holes stay holes."""
+        """Copy a partition from the disk into a file. Holes stay holes."""
         raw = self.work / f"partition-{partition.number}.raw"
         self._slice(partition.offset, partition.size, raw)
         return FileSystem(raw=raw, extractor=self)
@@ -97,7 +97,7 @@ class FileSystem:
     extractor: Extractor
 
     def files(self, folder: str) -> Mapping[str, int]:
-        """Return the size in bytes of each regular file in a folder; a missing folder has no files.
+        """Return the size in bytes of each regular file in a folder. A missing folder has no files.
 
         Names with special characters are left out, since names become part of debugfs requests.
         """
@@ -121,7 +121,7 @@ class FileSystem:
         copy.replace(to)
 
     def _ask(self, request: str) -> str:
-        """Run a debugfs request; debugfs exits with 0 even if the request fails."""
+        """Run a debugfs request. debugfs exits with 0 even if the request fails."""
         return self.extractor.run("debugfs", "-R", request, str(self.raw))
 
 

@@ -22,7 +22,7 @@ LINUX = uuid.UUID("0FC63DAF-8483-4772-8E79-3D69D8477DE4")
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """One partition; `offset` and `size` are in bytes, from the beginning of the disk."""
+    """One partition. `offset` and `size` are in bytes, from the beginning of the disk."""
 
     number: int
     kind: uuid.UUID

@@ -156,8 +156,8 @@ def has_absolute_backing(path: Path) -> bool:
 def why_unsafe_in_a_cache(path: Path) -> str | None:
     """Return why a qcow2 that another host made for a folder of a cache is unsafe, or None.
 
-    QEMU opens each file that the header names. The header may only name the disk in another folder
-    of the caches, as `make_relative` writes it.
+    QEMU opens each file that the header names. The header may name only a disk in another folder
+    of the caches, as `make_relative` writes the name.
     """
     header = read_header(path)
     if header is None:
@@ -190,7 +190,7 @@ def make_relative(disk: Path, *, published: Path) -> None:
 
 
 def with_backing_name(path: Path, name: str) -> bytes:
-    """Return the first cluster of a qcow2, with `name` as the name of the backing file; write nothing.
+    """Return the first cluster of a qcow2, with `name` as the name of the backing file. Write nothing.
 
     The name is in the first cluster, after the header's extensions and before zeros. Raises
     HarnessError if `name` does not fit there.
