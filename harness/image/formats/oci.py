@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 CREATED = "2026-08-01T00:00:00Z"
-"""The creation time in every image. The real time would change the digest."""
+"""The creation time in every image; the real time would change the digest."""
 
 MTIME = 1785542400
 """CREATED in the format of a tar archive."""
@@ -28,12 +28,12 @@ INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
-"""Layers are not compressed: zlib's output depends on zlib's version, and an emulated node unpacks slowly."""
+"""Uncompressed: zlib's output depends on zlib's version, and an emulated node unpacks slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A file, link or folder of a layer. `path` is relative. `link` is the target of a symlink."""
+    """A file, link or folder of a layer; `path` is relative, `link` the target of a symlink."""
 
     path: str
     content: bytes = b""
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Blob:
-    """Bytes with their media type. The name of a blob is its digest."""
+    """Bytes with their media type, named by their digest."""
 
     media_type: str
     content: bytes
@@ -102,7 +102,7 @@ def container_image(
     entrypoint: Sequence[str],
     environment: Sequence[str] = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",),
 ) -> ContainerImage:
-    """Make an image whose single layer contains `entries`."""
+    """Make an image whose single layer holds `entries`."""
     layer = Blob(media_type=LAYER_TYPE, content=tar_of(entries))
     config = _json_blob(
         CONFIG_TYPE,
@@ -128,7 +128,7 @@ def container_image(
 
 
 def archive_of(image: ContainerImage, *, reference: str) -> bytes:
-    """Return the image as an OCI archive. `ctr images import` names the image `reference`.
+    """Return the image as an OCI archive; `ctr images import` names it `reference`.
 
     containerd takes the name from the annotation `io.containerd.image.name` of the index.
     """
