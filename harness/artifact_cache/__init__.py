@@ -1,7 +1,7 @@
-"""Caches of folders; a folder is made once, published by a rename, and checked before each use.
+"""Caches of folders. A folder is made once, published by a rename, and checked before each use.
 
 A cache contains images or checkpoints, one folder for each key. Each key has a file lock. The
-process that gets the lock makes the folder; the other processes wait, and report which process
+process that gets the lock makes the folder. The other processes wait, and report which process
 makes the folder. The kernel releases the lock when that process dies. The manifest in a folder
 lists the size and the digest of every file.
 """
@@ -32,7 +32,7 @@ STAMP = "verified.json"
 """The file that records the inode data of the folder's files when their digests were verified."""
 
 USED = "used"
-"""The file that each process locks while it uses the folder; its mtime is the time of last use."""
+"""The file that each process locks while it uses the folder. The mtime of this file is the time of last use."""
 
 KEY_DIGITS = 16
 """The number of digits of a key in the names of files and folders."""
@@ -71,14 +71,14 @@ class ParentPin:
 
 @dataclass(frozen=True, kw_only=True)
 class StagingFolder:
-    """The folder in which `content` is made before it is published; `work` is for temporary files."""
+    """The folder in which `content` is made before it is published. `work` is for temporary files."""
 
     work: Path
     content: Path
 
 
 class ArtifactSource(Protocol):
-    """Provides folders that a cache lacks; may store folders that the cache offers."""
+    """Provides folders that a cache lacks, and may store new folders of the cache."""
 
     def fetch(
         self,
@@ -89,7 +89,7 @@ class ArtifactSource(Protocol):
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether that worked.
+        """Write the folder `name` to `into`. Return whether the whole folder was written.
 
         Report errors, and never raise them. Return early enough for the caller to make the folder
         before the deadline.
@@ -97,12 +97,15 @@ class ArtifactSource(Protocol):
         ...
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Store a folder that this host made, so that other hosts can use it. Report errors; never raise them."""
+        """Store a folder that this host made, so that other hosts can use it.
+
+        Report errors, and never raise them.
+        """
         ...
 
 
 def allocated_bytes(folder: Path) -> int:
-    """Return the disk space that a folder's files occupy, in bytes; a hole occupies no space."""
+    """Return the disk space that a folder's files occupy, in bytes. A hole occupies no space."""
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:

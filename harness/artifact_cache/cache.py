@@ -31,7 +31,7 @@ _GATE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CachedArtifact:
-    """Describes a published folder to people; `damage` says why the folder must not be used.
+    """Describes a published folder to people. `damage` says why the folder must not be used.
 
     `parent` is the name of the folder whose disk is the backing file of this folder's disk.
     `size_mib` is the disk space that this folder's files occupy.
@@ -49,7 +49,7 @@ class CachedArtifact:
 
 
 class ArtifactCache(Generic[M]):
-    """A cache in `folder` of published folders of one format; many processes may use one cache.
+    """A cache in `folder` of published folders of one format. Many processes may use one cache.
 
     `store` makes and publishes the folders. `leftovers` names hidden folders of the store, from
     which `collect_unused` removes old files. If `is_gated`, the cache removes nothing while a
@@ -102,12 +102,12 @@ class ArtifactCache(Generic[M]):
             holding.close()
 
     def ls(self) -> list[CachedArtifact]:
-        """Return the published folders, sorted by name; read no files except manifests."""
+        """Return the published folders, sorted by name. Read no files except manifests."""
         found = (self._describe(folder) for folder in self.store.published())
         return [artifact for artifact in found if artifact is not None]
 
     def verify(self) -> list[CachedArtifact]:
-        """Read every file of every folder; return the folders with the damage in each folder.
+        """Read every file of every folder. Return the folders with the damage in each folder.
 
         Leave out folders that another process removes during the call.
         """
@@ -155,7 +155,7 @@ class ArtifactCache(Generic[M]):
             names |= more
         return self._remove(
             lambda artifact, _total_mib: artifact.folder.name in names,
-            reason="it was named, or an image or checkpoint below it was named.",
+            reason="it was named, or an image or checkpoint on which it is based was named.",
         )
 
     def _remove(

@@ -17,7 +17,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The error numbers that mean a full disk or an exceeded quota."""
 
 _FULL_MIB = 32
-"""If fewer MiB are free when a machine fails, the harness reports the full disk as the cause.
+"""If a machine fails while fewer MiB than this are free, the harness names the full disk as the cause.
 
 SIGBUS kills QEMU, without a message, when the disk has no free block for a page of the memory file.
 """

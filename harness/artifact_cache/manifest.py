@@ -26,7 +26,7 @@ _ZEROS = bytes(_CHUNK)
 
 
 class Manifest(Protocol):
-    """The fields of all manifests; a format's manifest is a frozen dataclass with more fields."""
+    """The fields of all manifests. A format's manifest is a frozen dataclass with more fields."""
 
     @property
     def name(self) -> str: ...
@@ -44,7 +44,7 @@ M = TypeVar("M", bound=Manifest)
 
 
 def fact_of(path: Path) -> FileFact:
-    """Return a file's size and digest; hash holes as zeros without reading them."""
+    """Return a file's size and digest. Hash holes as zeros without reading them."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as source:
         size = os.fstat(source.fileno()).st_size
@@ -101,7 +101,7 @@ class ManifestFormat(Generic[M]):
         _write_json(folder / MANIFEST, self._adapter.dump_python(manifest, mode="json"))
 
     def read(self, folder: Path) -> M:
-        """Return a folder's manifest; raise the `damaged` error if the manifest is missing or malformed."""
+        """Return a folder's manifest. Raise the `damaged` error if the manifest is missing or malformed."""
         path = folder / MANIFEST
         try:
             manifest = self._adapter.validate_json(path.read_bytes())
@@ -121,12 +121,12 @@ class ManifestFormat(Generic[M]):
         return manifest
 
     def required_files(self, manifest: M) -> Sequence[str]:
-        """Return the files that a folder with this manifest must have; the disk by default."""
+        """Return the files that a folder with this manifest must have, by default only the disk."""
         del manifest
         return (DISK,)
 
     def check(self, folder: Path, key: str) -> M:
-        """Return a folder's manifest; raise the `damaged` error if the folder fails a check.
+        """Return a folder's manifest. Raise the `damaged` error if the folder fails a check.
 
         The structure is checked each time. Digests are checked only if they were not checked since
         the host booted, or if the files' inodes changed since the last check.
@@ -143,7 +143,7 @@ class ManifestFormat(Generic[M]):
         return manifest
 
     def check_structure(self, folder: Path, manifest: M) -> None:
-        """Raise the `damaged` error if a file is missing or has another size; read no file."""
+        """Raise the `damaged` error if a file is missing or has another size. Read no file."""
         for name, fact in manifest.files.items():
             path = folder / name
             if not path.is_file():
@@ -156,7 +156,7 @@ class ManifestFormat(Generic[M]):
                 )
 
     def check_digests(self, folder: Path, manifest: M) -> None:
-        """Raise the `damaged` error if a file has another digest; read every file."""
+        """Raise the `damaged` error if a file has another digest. Read every file."""
         fingerprint = stat_fingerprint(folder, manifest.files)
         for name, fact in manifest.files.items():
             found = fact_of(folder / name)
@@ -210,7 +210,7 @@ def stat_fingerprint(folder: Path, names: Iterable[str]) -> dict[str, object]:
 
 
 def write_stamp(folder: Path, fingerprint: Mapping[str, object]) -> None:
-    """Record that the files' digests were right; `fingerprint` must be from *before* the files were read.
+    """Record that the files' digests were right. `fingerprint` must be from *before* the files were read.
 
     The stamp is not first written to a temporary file, because a killed process would leave that
     file behind. If a stamp is written only in part, the digests are verified again.

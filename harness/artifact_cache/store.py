@@ -84,10 +84,10 @@ class ArtifactStore:
         cancelled: Callable[[], str | None] = lambda: None,
         inputs: Mapping[str, object] | None = None,
     ) -> T:
-        """Return the result of `opened`; if `folder` is missing or damaged, `fill` makes it first.
+        """Return the result of `opened`. If `folder` is missing or damaged, `fill` makes the folder first.
 
-        If the store has a source, ask the source for the folder before calling `fill`; `inputs` are
-        the parts of the folder's key.
+        If the store has a source, ask the source for the folder before calling `fill`. `inputs`
+        are the parts of the folder's key.
 
         `opened` raises DamagedError if the folder is damaged. `fill` writes the content and the
         manifest. Files named in `unflushed` are not synced to the disk, which saves time for large
@@ -172,7 +172,7 @@ class ArtifactStore:
             return result[0]
 
     def hidden_folder(self, name: str) -> Path:
-        """Return a hidden folder beside the published folders; create it if it is missing."""
+        """Return a hidden folder beside the published folders. Create the folder if it is missing."""
         folder = self.folder / f".{name}"
         try:
             create_folders(folder, 0o700)
@@ -194,7 +194,7 @@ class ArtifactStore:
         )
 
     def move_to_trash(self, folder: Path) -> Path:
-        """Rename a folder to a hidden path; return that path, for the caller to remove.
+        """Rename a folder to a hidden path. Return that path, which the caller has to remove.
 
         A rename is one step, so no process can open a folder that is only partly removed.
         """
@@ -230,7 +230,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _lock_of_the_dead(self, name: str) -> Iterator[bool]:
-        """Lock the folder `name`; yield True, or False while another process makes the folder."""
+        """Lock the folder `name`. Yield True, or False while another process makes the folder."""
         lock = filelock.FileLock(str(self.hidden_folder("locks") / f"{name}.lock"))
         try:
             lock.acquire(blocking=False)
@@ -243,7 +243,7 @@ class ArtifactStore:
             lock.release()
 
     def _sweep_once(self) -> None:
-        """Remove all leftovers of killed processes at the first call; do nothing at later calls."""
+        """Remove all leftovers of killed processes at the first call. Do nothing at later calls."""
         if self._is_swept:
             return
         self._is_swept = True
@@ -271,7 +271,7 @@ class ArtifactStore:
         deadline: Deadline,
         cancelled: Callable[[], str | None],
     ) -> Iterator[None]:
-        """Hold the lock of one key; while waiting for the lock, report which process holds it."""
+        """Hold the lock of one key. Report which process holds the lock while this process waits."""
         locks = self.hidden_folder("locks")
         lock = filelock.FileLock(str(locks / f"{name}.lock"))
         holder_file = locks / f"{name}.holder"
@@ -326,7 +326,7 @@ def _read_holder(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Sync a file or folder to the disk, so that a crash can't keep a rename but lose the data."""
+    """Sync a file or folder to the disk, so that a rename is not stored before the data."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -93,7 +93,7 @@ class Machine(Protocol):
 
 @runtime_checkable
 class SavableMachine(Protocol):
-    """A machine that can be saved while its test continues; some drivers have no such machines."""
+    """A machine that can be saved while its test continues. Some drivers have no such machines."""
 
     def saved_whole(self, state: Path) -> AbstractContextManager[None]:
         """Save memory and devices to the new file `state`. The guest continues after the context.

@@ -104,7 +104,7 @@ def _migrate(monitor: Monitor, machine: str, command: str, state: Path, flags: i
 
 def _migrate_by(monitor: Monitor, machine: str, command: str, descriptor: int) -> None:
     monitor.execute("getfd", {"fdname": "state"}, fd=descriptor)
-    _run_migration(monitor, machine, command, "fd:state", "a stream of its whole state")
+    _run_migration(monitor, machine, command, "fd:state", "a stream of memory and devices")
 
 
 def _run_migration(monitor: Monitor, machine: str, command: str, uri: str, what: str) -> None:
@@ -158,11 +158,11 @@ _COMPRESSORS = {
     ".gz": (["gzip", "-1", "-c"], ["gzip", "-d", "-c"]),
 }
 SUFFIXES = tuple(_COMPRESSORS)
-"""The suffixes of files with whole states."""
+"""The suffixes of files that contain memory and devices' state."""
 
 
 def suffix() -> str:
-    """Return the suffix of the files in which this host saves whole states."""
+    """Return the suffix of the files in which this host saves memory and devices' state."""
     return next((each for each in _COMPRESSORS if shutil.which(_COMPRESSORS[each][0][0])), ".gz")
 
 

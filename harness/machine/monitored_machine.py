@@ -82,7 +82,7 @@ class RootPorts:
         }
 
     def choose(self, attachment: Attachment) -> str:
-        """Return the first free root port. `take` assigns it once the device is plugged.
+        """Return the first free root port. `take` assigns the port once the device is plugged.
 
         Raises HarnessError if no port is free, or if the ports' windows are too small for the
         device.

@@ -32,7 +32,7 @@ def read_cached(path: Path) -> dict[str, object]:
 
 
 def write_cached(path: Path, content: Mapping[str, object]) -> None:
-    """Replace the content of the cache file `path`; an OSError leaves the file unchanged."""
+    """Replace the content of the cache file `path`. After an OSError, the file is unchanged."""
     make_private_folder(path.parent)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
@@ -44,13 +44,16 @@ def write_cached(path: Path, content: Mapping[str, object]) -> None:
 
 
 class ProgramAnswers:
-    """Stores answers in the file `kept`; the programs run again if the file is unusable."""
+    """Stores answers in the file `kept`. The programs run again if the file is unusable."""
 
     def __init__(self, kept: Path) -> None:
         self._kept = kept
 
     def answer(self, program: str, question: str, ask: Callable[[], str | None]) -> str | None:
-        """Return the stored answer to `question`, or else the result of `ask`. None is not stored."""
+        """Return the stored answer to `question`, or else the result of `ask`.
+
+        A result of None is not stored.
+        """
         place = shutil.which(program)
         if place is None:
             return ask()

@@ -24,7 +24,7 @@ _ADDRESS_CHARACTERS = 1024
 
 
 class StoreError(HarnessError):
-    """The shared store did not return or accept an artifact; the message has one or two sentences."""
+    """The shared store did not return or accept an artifact. The message has one or two sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse an address; the scheme is https unless `text` begins with http://.
+        """Parse an address. The scheme is https unless `text` begins with http://.
 
         Raises BadInputError, which names the option, if `text` is not an address.
         """

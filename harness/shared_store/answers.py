@@ -106,7 +106,7 @@ def _adapter(shape: type) -> pydantic.TypeAdapter[Any]:
 
 
 def _checked(shape: type, value: object, problem: str) -> Any:
-    """Return `value` if it has the form `shape`, else raise StoreError; `problem` begins the message.
+    """Return `value` if it has the form `shape`, else raise StoreError. `problem` begins the message.
 
     Callers check long lists item by item, since pydantic would collect an error for each item.
     """
@@ -117,7 +117,7 @@ def _checked(shape: type, value: object, problem: str) -> Any:
 
 
 def _items(value: object, kind: type[T], key: str, limit: Limit, problem: str) -> T:
-    """Return `value`; raise StoreError if it is not a `kind`, or has more items than the limit."""
+    """Return `value`. Raise StoreError if `value` is not a `kind`, or has more items than the limit."""
     if not isinstance(value, kind):
         raise StoreError(f"{problem}: '{key}' is not a JSON {kind.__name__}.")
     if len(value) > limit.value:
@@ -134,7 +134,7 @@ def _slip(error: pydantic.ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as messages show it; quote only texts, since other values may be large."""
+    """Return a value as messages show it. Quote only texts, since other values may be large."""
     return shortened(repr(value), _SHOWN_BYTES) if isinstance(value, str) else "a non-text value"
 
 
@@ -198,7 +198,7 @@ def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
 def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
     """Raise StoreError unless the titles are paths of different files that `name` may contain.
 
-    `taken` lists the paths of files that the folder already has; no title may equal one of them.
+    `taken` lists the paths of files that the folder already has. No title may equal one of them.
     """
     known = {*taken}
     for title in titles:
@@ -297,7 +297,7 @@ def read_notes(manifest: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def read_moment(text: str | None) -> dt.datetime | None:
-    """Parse a time in ISO 8601; the default time zone is UTC. Return None for any other text."""
+    """Parse a time in ISO 8601. The default time zone is UTC. Return None for any other text."""
     try:
         found = dt.datetime.fromisoformat((text or "").replace("Z", "+00:00"))
     except ValueError:

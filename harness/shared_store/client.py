@@ -60,7 +60,7 @@ class Patience:
 
     A try fails when fewer than `stall_bytes` arrive within `timeout_s`. The request fails after
     `tries` tries in a row that were too slow or received no new byte. If the registry requests a
-    pause by Retry-After, the client pauses; a pause longer than `longest_pause_s` is an error.
+    pause by Retry-After, the client pauses. A pause longer than `longest_pause_s` is an error.
     """
 
     tries: int = 4
@@ -71,7 +71,7 @@ class Patience:
 
 
 class _PlainRedirects(NoDowngrade):
-    """Follows redirects; other servers do not get the registry's credentials."""
+    """Follows redirects. Other servers do not get the registry's credentials."""
 
     @override
     def redirect_request(
@@ -262,7 +262,7 @@ class RegistryClient:
     def push_manifest(
         self, repository: str, tag: str, content: bytes, *, deadline: Deadline | None = None
     ) -> None:
-        """Push a manifest under a tag; the registry must have all blobs that the manifest lists."""
+        """Push a manifest under a tag. The registry must have all blobs that the manifest lists."""
         self._ask(
             "PUT",
             self.address.url(repository, f"manifests/{tag}"),
@@ -273,7 +273,7 @@ class RegistryClient:
         )
 
     def tags(self, repository: str, *, deadline: Deadline | None = None) -> list[str]:
-        """Return the sorted tags of a repository; no tags if the repository does not exist."""
+        """Return the sorted tags of a repository. A repository that does not exist has no tags."""
         what = f"the list of '{repository}'"
         deadline = deadline or self.deadline()
         url: str | None = self.address.url(repository, "tags/list")
@@ -306,7 +306,7 @@ class RegistryClient:
         return following
 
     def delete(self, repository: str, digest: str, what: str) -> None:
-        """Delete a manifest; the registry's garbage collection removes the manifest's blobs."""
+        """Delete a manifest. The registry's garbage collection removes the manifest's blobs."""
         self._ask("DELETE", self.address.url(repository, f"manifests/{digest}"), what)
 
     def _append(
@@ -458,7 +458,7 @@ class RegistryClient:
         *,
         has_answered: bool,
     ) -> None:
-        """Pause before the request is sent again; raise StoreError if another try can't succeed."""
+        """Pause before the request is sent again. Raise StoreError if another try can't succeed."""
         not_followed = why_not_followed(error)
         # urllib's reason for a redirect has several lines, so the reason is left out.
         reason = (

@@ -34,7 +34,7 @@ def read_basic(place: str) -> str | None:
 
     `place` is HOST[:PORT][/PATH].
 
-    `docker login` and `oras login` write this configuration; other programs may write the keys
+    `docker login` and `oras login` write this configuration. Other programs may write the keys
     `username` and `password` in place of `auth`. Credential helpers (`credsStore`) are not used.
     """
     entry = _read_entry(place)
@@ -83,11 +83,11 @@ def _read_entry(place: str) -> Mapping[str, object]:
 class Authorizer:
     """Answers a registry's challenge by a password, or by a token that a token service returns.
 
-    `get` fetches a URL with headers and returns the content; with a form as third argument, `get`
+    `get` fetches a URL with headers and returns the content. With a form as third argument, `get`
     posts the form. `get` raises OSError or ValueError if the request fails. `registry` is the
     registry's URL. The password is sent to the registry itself. A token service on another host
-    gets the password only if both the service and the registry have https URLs. The refresh
-    token `identity` is sent only to a token service that may get the password (RFC 6749, section 6).
+    gets the password only if both the service and the registry have https URLs. The refresh token
+    `identity` is sent only to a token service that may get the password (RFC 6749, section 6).
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Authorizer:
         self._headers: dict[str, str] = {}
 
     def headers(self, url: str) -> Mapping[str, str]:
-        """Return headers with the credentials for a URL of the registry; none for any other URL."""
+        """Return headers with the credentials for a URL of the registry, and no headers for any other URL."""
         return self._headers if origin(url) == self._registry else {}
 
     def answer(self, challenge: str, *, url: str) -> bool:
-        """Process a `WWW-Authenticate` header from `url`; return whether a retry can succeed.
+        """Process a `WWW-Authenticate` header from `url`. Return whether a retry can succeed.
 
         If the registry offers several schemes, a token is preferred to the password.
         """

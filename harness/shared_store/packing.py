@@ -68,7 +68,7 @@ class Packed:
 
 
 def pack(folder: Path, work: Path) -> Iterator[Packed]:
-    """Yield the blobs of a published folder; each blob's file is removed before the next is made.
+    """Yield the blobs of a published folder. Each blob's file is removed before the next file is made.
 
     Raises StoreError, which names the file, if the content of a file differs from the manifest.
     """
@@ -110,7 +110,7 @@ def pack(folder: Path, work: Path) -> Iterator[Packed]:
 
 
 class DataBudget:
-    """A limit on the unpacked bytes of an artifact; the limit grows with the artifact's packed size.
+    """A limit on the unpacked bytes of an artifact. The limit grows with the artifact's packed size.
 
     The limit does not include bytes in holes. `take` raises StoreError when the limit is exceeded.
     """
@@ -126,7 +126,7 @@ class DataBudget:
 
 
 def unpack_file(part: Path, to: Path, fact: FileFact, name: str, budget: DataBudget) -> None:
-    """Decompress the blob `part` to the file `to`; write blocks of zeros as holes.
+    """Decompress the blob `part` to the file `to`. Write blocks of zeros as holes.
 
     Raises StoreError if the content differs from `fact`, the file's entry in the manifest of
     `name`.
@@ -224,7 +224,7 @@ class _ZipFile(io.FileIO):
 
 
 def _compress(source: Path, to: Path) -> str:
-    """Compress a file by gzip, without a timestamp; return the digest of its content."""
+    """Compress a file by gzip, without a timestamp. Return the digest of its content."""
     digest = hashlib.sha256()
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     with source.open("rb") as reader, to.open("wb") as sink:

@@ -94,11 +94,12 @@ class SharedCache:
         progress: Progress,
         deadline: Deadline,
     ) -> bool:
-        """Write the folder `name` to `into`; return whether that worked.
+        """Write the folder `name` to `into`. Return whether the whole folder was written.
 
         Report errors, and never raise StoreError. A pull may take at most half of the remaining
-        time, so that the caller has time to make the folder. `inputs` are the parts of the folder's
-        key; if the store has only folders with other keys, the report says which parts differ.
+        time, so that the caller has time to make the folder. `inputs` are the parts of the
+        folder's key. If the store has only folders with other keys, the report says which parts
+        differ.
         """
         deadline = deadline.sooner(min(deadline.remaining_s() / 2, STORE_SECONDS.value))
         try:
@@ -118,7 +119,7 @@ class SharedCache:
     def pull(
         self, name: str, into: Path, *, progress: Progress, deadline: Deadline | None = None
     ) -> bool:
-        """Write the folder `name` to `into`; return False if the store does not have the folder.
+        """Write the folder `name` to `into`. Return False if the store does not have the folder.
 
         If this method raises StoreError, the caller must not use any file in `into`.
         """
@@ -196,7 +197,7 @@ class SharedCache:
             )
 
     def offer(self, folder: Path, *, progress: Progress) -> None:
-        """Push a folder that was just made, if `is_writable`. Report errors; never raise them."""
+        """Push a folder that was just made, if `is_writable`. Report errors, and never raise them."""
         if not self.is_writable:
             return
         try:
@@ -205,9 +206,9 @@ class SharedCache:
             progress.report(Stage.REFUSED, f"{error} It stays only in this host's cache.")
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
-        """Push a published folder; return False if the store already has the folder.
+        """Push a published folder. Return False if the store already has the folder.
 
-        Raises StoreError if the push fails, or if a file is damaged; the message names the file.
+        Raises StoreError if the push fails, or if a file is damaged. The message names the file.
         """
         deadline = self.client.deadline()
         if self.client.manifest(self.repository, folder.name, deadline=deadline) is not None:
@@ -359,7 +360,7 @@ def _needs(own: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _removed_if_refused(part: Path) -> Iterator[None]:
-    """Remove a blob that the `with` block can't unpack; otherwise the next pull would fail too."""
+    """Remove a blob that the `with` block can't unpack. Otherwise the next pull would fail too."""
     try:
         yield
     except StoreError:
@@ -397,4 +398,4 @@ def shared_caches(
 
 
 REPOSITORIES = ("images", "derived", "checkpoints")
-"""One repository for each cache; cloud images have none, since their publishers serve them."""
+"""One repository for each cache. Cloud images have no repository, since their publishers serve them."""

@@ -129,7 +129,7 @@ def find_ending(stderr: str, nonce: str) -> Ending | None:
 def remote_result(
     argv: Argv, answer: CommandResult, ending: Ending, *, timeout_s: float
 ) -> CommandResult:
-    """Return the result of the command `argv` in the guest; `answer` is the result of ssh."""
+    """Return the result of the command `argv` in the guest. `answer` is the result of ssh."""
     # If ssh timed out, a process such as a daemon still has the command's output open.
     exit_code = 124 if answer.timed_out else ending.exit_code
     return CommandResult(

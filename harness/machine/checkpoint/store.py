@@ -140,7 +140,7 @@ class CheckpointStore:
         listener: ProgressListener = ignore_progress,
         cancelled: Callable[[], str | None] = lambda: None,
     ) -> Iterator[Checkpoint]:
-        """Yield a checkpoint that is in use during the `with` block; make the checkpoint if needed.
+        """Yield a checkpoint that is in use during the `with` block. Make a missing checkpoint.
 
         `parts` are JSON data, and name everything on which the checkpoint's bytes depend, except
         the parent. If there is no parent, `parts` include the digest of the image's disk. `make`

@@ -49,7 +49,7 @@ def render_argv(
     serial_log: Path,
     attachments: Sequence[Attachment] = (),
 ) -> list[str]:
-    """Render QEMU's command line; the function is pure.
+    """Render QEMU's command line. The function is pure.
 
     The attachments use the root ports in order. The guest's network is restricted to one forward
     from the host's loopback to the guest's SSH port, and to the ports of the host that the spec

@@ -1,4 +1,4 @@
-"""The description of a machine as plain frozen data; the module runs no command."""
+"""The description of a machine as plain frozen data. The module runs no command."""
 
 from __future__ import annotations
 

@@ -136,9 +136,9 @@ class Connection:
     def open(cls, uri: str, *, deadline: Deadline) -> Connection:
         """Connect to the libvirtd at `uri`.
 
-        Raises BadInputError for an invalid URI; RequirementError if there is no binding, no
-        libvirtd, no permission, or a libvirtd that is too old; and LibvirtHangsError at the
-        deadline.
+        Raises BadInputError for an invalid URI, and LibvirtHangsError at the deadline. Raises
+        RequirementError if there is no binding, no libvirtd, no permission, or a libvirtd that is
+        too old.
         """
         parsed = HostUri.parse(uri)
         libvirt = load_libvirt()

@@ -1,4 +1,4 @@
-"""The files of a private libvirtd, and the command lines that start it; the module starts nothing."""
+"""The files of a private libvirtd, and the command lines that start it. The module starts nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libvirt's errors as sentences that end with a remedy; the module does not import libvirt."""
+"""libvirt's errors as sentences that end with a remedy. The module does not import libvirt."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _LIFE_CYCLE = tuple(EventKind)[:9]
 
 @dataclass(frozen=True, kw_only=True)
 class DomainEvent:
-    """An event; `detail` is libvirt's number of its cause, and `device` the alias of its device."""
+    """An event. `detail` is libvirt's number of the cause. `device` is the alias of the device."""
 
     kind: EventKind
     detail: int = 0

@@ -112,7 +112,7 @@ def ensure_sid_qemu(
 
 
 def render_program(folder: Path, version: str, digest: str) -> str:
-    """Return the program that runs the unpacked QEMU; the function is pure.
+    """Return the program that runs the unpacked QEMU. The function is pure.
 
     The program's text contains the version and digest of the unpacked QEMU. The harness
     distinguishes QEMUs by the content of the program that `--qemu` names, since only the same QEMU

@@ -186,8 +186,8 @@ def test_removal_of_a_checkpoint_also_removes_its_descendants_unless_they_are_in
         removals = cache.store.remove([parent.folder, other.folder])
 
     assert [(removal.path, removal.reason) for removal in removals] == [
-        (child.folder, "it was named, or an image or checkpoint below it was named."),
-        (parent.folder, "it was named, or an image or checkpoint below it was named."),
+        (child.folder, "it was named, or an image or checkpoint on which it is based was named."),
+        (parent.folder, "it was named, or an image or checkpoint on which it is based was named."),
     ]
     assert cache.names() == ["other"]
     assert other.ram.exists()
