@@ -1,4 +1,4 @@
-"""A user's own kernel, given as Debian packages, or as a kernel image with its modules."""
+"""A user's own kernel, as Debian packages, or as a kernel image with its modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathers evidence of a running machine, or keeps the files of a machine that did not start."""
+"""Gathers evidence of a running machine, or saves the files of a machine that did not start."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def machine_facts(machine: LabMachine) -> dict[str, str]:
-    """Return a machine's image, kernel, GPUs, NVIDIA driver, accelerator and start mode, by name.
+    """Return facts about a machine by name: image, kernel, GPUs, NVIDIA driver, accelerator, start mode.
 
     The NVIDIA driver is the driver of the image.
     """

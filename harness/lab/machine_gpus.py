@@ -143,8 +143,8 @@ class MachineGpus:
         device_id = f"gpu{next(self._numbers)}"
         if device_id in self._scripts:
             raise RequirementError(
-                f"A test makes GPU '{device_id}' of machine '{self._spec.name}' fail, which only an "
-                "emulated GPU can do on request; run the test with --gpu-source=emulated."
+                f"A test plans a fault of GPU '{device_id}' of machine '{self._spec.name}', but only "
+                "emulated GPUs can have planned faults; run the test with --gpu-source=emulated."
             )
         functions = gpu.gpu.functions
         windows = dict(enumerate(bar.to_bar() for each in functions for bar in each.bars.values()))
@@ -212,7 +212,7 @@ class MachineGpus:
         return server
 
     def withdraw(self, device_id: str) -> None:
-        """End the server of an unplugged GPU but keep its trace, or return a GPU to the host.
+        """End the server of an unplugged emulated GPU but keep the GPU's trace, or return a GPU to the host.
 
         GPUs of the host that were leased together are returned together.
         """

@@ -175,7 +175,7 @@ class Node:
     ) -> Evidence:
         """Gather and return evidence of the present state of this node.
 
-        Each call gathers new evidence into a folder of its own, so that earlier evidence does not
+        Each call gathers new evidence into a separate folder, so that earlier evidence does not
         change. `files` are absolute paths of further files in the guest. `*` and `?` are
         wildcards. `Evidence.file`, `files` and `paths` return these files. `commands` maps names
         to argvs of further commands. `Evidence.output_of` and `exit_code_of` return the results of
@@ -196,8 +196,8 @@ class Node:
     def result(self) -> Evidence:
         """Return evidence that contains only the reports of provisioning.
 
-        This method takes a fraction of the time of `evidence`. Use this method in tests that are
-        only about a decision or an exit code. Expectations on anything else raise HarnessError.
+        This method takes less time than `evidence`. Use this method in tests that are only
+        about a decision or an exit code. Expectations on anything else raise HarnessError.
         """
         folder = self.folder / f"evidence-{next(self._gatherings)}"
         # This evidence is not added to `gathered`: if the test fails, complete evidence is

@@ -55,9 +55,9 @@ class NodeLab(Protocol):
 def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image, Kernel]:
     """Return `image` with the user's kernel installed, and the kernel itself.
 
-    A machine boots the newest kernel of the image, and installs the user's kernel with the tools of
-    the distribution. The cache of images keeps the result. Raises BadInputError if the packages have no
-    kernel, and HarnessError if they can't be installed.
+    A machine boots the newest kernel of the image, and installs the user's kernel with the tools
+    of the distribution. The cache of images stores the result. Raises BadInputError if the
+    packages have no kernel, and HarnessError if they can't be installed.
     """
     parts = {"own-kernel": kernel.digest(), "kind": type(kernel).__name__}
     derived = lab.store.ensure_derived(
@@ -71,7 +71,7 @@ def install_kernel(lab: NodeLab, image: Image, kernel: OwnKernel) -> tuple[Image
 
 
 def _install(lab: NodeLab, image: Image, kernel: OwnKernel, disk: Path) -> None:
-    """Install a kernel on `disk`, and copy its boot files to `kernels/VERSION` beside the disk."""
+    """Install a kernel on `disk`, and copy its boot files to `kernels/VERSION` in the folder of the disk."""
 
     def report(line: str) -> None:
         message = f"own kernel: {line}"

@@ -1,11 +1,11 @@
 """Starts a clone from the last used state without reading the state's recipes again.
 
 Finding the checkpoint of a state means reading and validating recipes and manifests, which takes
-longer than restoring a machine. So the state of the last clone is kept, with the facts on which it
-depends: the files of the harness and of the recipes, the installed packages, the settings, this
-boot of the host, QEMU's command line, and the files of the image and the checkpoint. If one of
-these facts has changed, the recipes and manifests are read again. Recipes and manifests are always
-read for an image that was not built from the catalogue.
+longer than restoring a machine. So the state of the last clone is stored, with the facts on which
+the state depends: the files of the harness and of the recipes, the installed packages, the
+settings, this boot of the host, QEMU's command line, and the files of the image and the
+checkpoint. If one of these facts has changed, the recipes and manifests are read again. Recipes
+and manifests are always read for an image that was not built from the catalogue.
 """
 
 from __future__ import annotations

@@ -134,9 +134,9 @@ def open_registry(host: RegistryHost) -> Iterator[Registry]:
 
 
 def driver_archive(lab: Lab, image: Image) -> bytes:
-    """Return the driver's container image that a node image carries, as an OCI archive.
+    """Return the driver's container image in a node image, as an OCI archive.
 
-    The archive is read from a machine once, and then kept in the cache under the image's key.
+    The archive is read from a machine once, and then stored in the cache under the image's key.
     """
     return cached_driver_file(
         lab.settings,

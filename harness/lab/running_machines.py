@@ -32,7 +32,7 @@ def host_evidence_kept(
 ) -> Iterator[None]:
     """On failure, keep the host's evidence of a machine in `folder`. The error names the folder.
 
-    No evidence is kept for bad input, missing requirements, and errors that name evidence already.
+    No evidence is kept for bad input, missing requirements, and errors that already name evidence.
     """
     try:
         yield

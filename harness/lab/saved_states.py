@@ -255,12 +255,12 @@ def booted(
 
 
 def naming_seed(name: str) -> SeedFiles:
-    """Return a seed that only gives a machine its name."""
+    """Return a seed that only sets a machine's hostname."""
     return render_seed(UserData(hostname=name), instance_id=name)
 
 
 def cloud_init_done(saved_state: SavedState) -> SavedState:
-    """Return the saved state in which cloud-init has run, with a seed that only names the machine."""
+    """Return the saved state in which cloud-init has run, with a seed that only sets the hostname."""
     seed = naming_seed("clone")
 
     def make(machine: LabMachine) -> None:
@@ -311,8 +311,8 @@ _COPY_S = 120.0
 class CheckpointBuilder:
     """Finds or makes the checkpoints of a lab, and keeps them in use until `close`.
 
-    `agent_digest` is the digest of the agent that runs in the saved machines. `needs` describes for
-    people the QEMU and the processor that a saved machine needs.
+    `agent_digest` is the digest of the agent that runs in the saved machines. `needs` is a
+    description, for people, of the QEMU and the processor that a saved machine needs.
     """
 
     checkpoints: CheckpointStore

@@ -73,7 +73,7 @@ class Machine(Protocol):
         """Hot-plug a seed volume into a machine that was started without a seed volume."""
 
     def unplug_seed(self, deadline: Deadline) -> None:
-        """Unplug the seed volume, if the machine has one."""
+        """Unplug the seed volume, if the machine has a seed volume."""
 
     def wait_until_idle(self, deadline: Deadline) -> None:
         """Wait until the guest has nothing to do."""

@@ -115,7 +115,7 @@ class RootPorts:
         )
 
     def take(self, device_id: str, port: str) -> None:
-        """Record that a device is behind a port."""
+        """Record that a device uses a port."""
         self._taken[device_id] = port
 
     def release(self, device_id: str) -> None:

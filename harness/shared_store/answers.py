@@ -198,7 +198,8 @@ def read_parts(description: bytes, name: str) -> Mapping[str, Any]:
 def require_own(titles: Iterable[str], name: str, *, taken: Collection[str] = ()) -> None:
     """Raise StoreError unless the titles are paths of different files that `name` may contain.
 
-    `taken` lists the paths of files that the folder already has. No title may equal one of them.
+    `taken` lists the paths of files that the folder already has. No title may equal one of these
+    paths.
     """
     known = {*taken}
     for title in titles:

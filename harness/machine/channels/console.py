@@ -129,7 +129,7 @@ class _SocketSpawn(_TextSpawn):
         return text
 
     def _forget_all_but_a_window(self) -> None:
-        """Keep only the last window of the text that pexpect stores for `before`."""
+        """Remove all but the last _WINDOW characters of the text that pexpect stores for `before`."""
         if self._before.tell() > 2 * _WINDOW:
             last = self._before.getvalue()[-_WINDOW:]
             self._before = io.StringIO()

@@ -100,7 +100,7 @@ def generated_once(folder: Path) -> Callable[[], SshIdentity]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The exit code of a command in the guest, and its stderr without the line of that code."""
+    """The exit code of a command in the guest, and its stderr without the line that has the exit code."""
 
     exit_code: int
     stderr: str

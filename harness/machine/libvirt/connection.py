@@ -169,7 +169,7 @@ class Connection:
         return self._lost_why is not None
 
     def on_loss(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher`, in any thread, if libvirtd ends.
+        """Call `watcher` if libvirtd ends. The call can be in any thread.
 
         Return a function that removes the watcher.
         """

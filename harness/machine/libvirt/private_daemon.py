@@ -113,7 +113,10 @@ class PrivateDaemon:
         self._signal("KILL", deadline)
 
     def processes(self) -> tuple[int, ...]:
-        """Return the PIDs, in this namespace, of the daemon and the holders of its namespaces."""
+        """Return the PIDs of the daemon and of the processes that keep its namespaces alive.
+
+        The PIDs are from the caller's namespace.
+        """
         entering = () if self._process is None else (self._process.pid,)
         inner = tuple(child for parent in entering for child in _children(parent))
         return (self._holder.pid, self._init, *entering, *inner)

@@ -171,7 +171,7 @@ def test_fault_script_for_a_host_gpu_is_refused_and_no_gpu_stays_leased(tmp_path
         tmp_path, GpuSource.HOST, ADDRESS, scripts={"gpu0": GpuScript(is_dead=True)}
     )
 
-    with pytest.raises(RequirementError, match=r"'gpu0'.*only an emulated GPU.*emulated"):
+    with pytest.raises(RequirementError, match=r"'gpu0'.*only emulated GPUs.*emulated"):
         gpus.provide([ANY], report=lambda _: None)
 
     assert (pool.held, gpus.plugged) == ([], ())
