@@ -120,7 +120,7 @@ def _run_migration(monitor: Monitor, machine: str, command: str, uri: str, what:
         raise _failure(machine, command, what, str(error)) from error
     status = event.data.get("status")
     if status != "completed":
-        raise _failure(machine, command, what, f"It ended as '{status}'.")
+        raise _failure(machine, command, what, f"The migration ended as '{status}'.")
 
 
 def _pass_state_file(monitor: Monitor, descriptor: int) -> str:
@@ -217,7 +217,7 @@ def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield the read end and the write end of a pipe. Both are closed at the end of the context.
+    """Yield the read end and the write end of a pipe. Both ends are closed at the end of the context.
 
     The ends are files: closing a plain descriptor twice could close another thread's descriptor.
     """

@@ -149,7 +149,7 @@ class Fetch:
             refused_file = refused / f"{part.stem}-{found.value[:8]}.qcow2"
             shutil.move(part, refused_file)
             errors.append(
-                f"The image at '{url}' {problem}. It was moved to '{refused_file}', and is never booted."
+                f"The image at '{url}' {problem}. The file was moved to '{refused_file}', and is never booted."
             )
             self.progress.report(Stage.REFUSED, errors[-1])
             left = left[left.index(url) + 1 :]

@@ -387,7 +387,7 @@ class Agent:
         if found.active != active:
             raise HarnessError(
                 f"The unit '{unit}' of machine '{self._name}' was expected to be {active}, but is "
-                f"{seen}. `journalctl -u {unit}` there shows why."
+                f"{seen}. `journalctl -u {unit}` in the guest shows why."
             )
         return found
 

@@ -201,7 +201,11 @@ class Console:
         else:
             reason = FATAL_MESSAGES[fatal_messages[index - _FIRST_FATAL]]
         has_printed = bool(self._spawn.tail().strip())
-        last = f"Its last lines:\n{self.tail()}" if has_printed else "It printed nothing."
+        last = (
+            f"The console's last lines:\n{self.tail()}"
+            if has_printed
+            else "The console printed nothing."
+        )
         raise HarnessError(
             f"Machine '{self._name}' was expected to print {what} on its console, but {reason}.{account} {last}"
         )

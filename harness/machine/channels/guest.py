@@ -108,7 +108,7 @@ class Guest:
             waited = deadline.clock.monotonic() - began
             raise HarnessError(
                 f"cloud-init in machine '{self.name}' left no result within {waited:.0f} s; its "
-                f"log is '/var/log/cloud-init.log' there.{deadline.account()}\n{result.render()}"
+                f"log in the guest is '/var/log/cloud-init.log'.{deadline.account()}\n{result.render()}"
             )
         return CloudInitResult.from_json(result.stdout)
 

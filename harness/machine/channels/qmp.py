@@ -34,7 +34,7 @@ class QmpSession:
             target=self._loop.run_forever, name=f"qmp-{name}", daemon=True
         )
         self._client = QMPClient(name)
-        self._log = EventLog(name, advice="Its stderr and console show why.")
+        self._log = EventLog(name, advice="QEMU's stderr and the console show why.")
         self._pump: concurrent.futures.Future[None] | None = None
 
     def connect(self, deadline: Deadline) -> None:

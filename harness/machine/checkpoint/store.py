@@ -148,9 +148,9 @@ class CheckpointStore:
         returns facts for the manifest. The parent has to be in this store, and in use
         until this method yields.
 
-        Raises any error of `make`, RequirementError if there is no space, CheckpointDamagedError if
-        the parent is damaged, and HarnessError if another process holds the checkpoint beyond the
-        deadline or `cancelled` returns a reason to stop.
+        Raises any error of `make`, RequirementError if there is no space, and
+        CheckpointDamagedError if the parent is damaged. Raises HarnessError if another process
+        holds the lock beyond the deadline, or if `cancelled` returns a reason to stop.
         """
         if not _NAME.fullmatch(name):
             raise BadInputError(

@@ -31,7 +31,7 @@ def watched(
     *,
     late: Callable[[T], object] | None = None,
 ) -> T:
-    """Run `call` in a thread of its own, and abandon that thread if it does not return in time.
+    """Run `call` in a new thread, and abandon that thread if `call` does not return in time.
 
     A libvirtd that no longer answers blocks only the new thread, so Ctrl-C still works. The thread
     is not in a pool, because Python joins the threads of pools at its exit and would hang.

@@ -271,7 +271,7 @@ class QemuMachine(MonitoredMachine):
 
     @override
     def _last_output(self) -> str:
-        return f"Its stderr ends with: {self._stderr_end()}"
+        return f"QEMU's stderr ends with: {self._stderr_end()}"
 
     def _stderr_end(self) -> str:
         return last_bytes(self.stderr_log, 2000).decode(errors="replace").strip() or "nothing"

@@ -91,7 +91,8 @@ def test_descriptors_that_a_thread_opens_during_a_restore_stay_open(tmp_path: Pa
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_save_raises_an_error_if_qemu_fails_to_migrate(tmp_path: Path, status: str) -> None:
     with pytest.raises(
-        DeviceStateError, match=rf"'node' .*'migrate' with a stream of .*It ended as '{status}'"
+        DeviceStateError,
+        match=rf"'node' .*'migrate' with a stream of .*The migration ended as '{status}'",
     ):
         save_whole_state(FakeQemu(status=status), "node", tmp_path / "memory.gz")
 
@@ -102,7 +103,7 @@ def test_restore_raises_an_error_if_qemu_fails_to_load_the_state(tmp_path: Path)
 
     with pytest.raises(
         DeviceStateError,
-        match=r"'node' .*'migrate-incoming' with a stream of .*It ended as 'failed'",
+        match=r"'node' .*'migrate-incoming' with a stream of .*The migration ended as 'failed'",
     ):
         restore_whole_state(FakeQemu(status="failed"), "node", state)
 
@@ -166,7 +167,7 @@ def test_error_of_qemu_is_reported_even_if_the_compressor_still_runs(
     monkeypatch.setattr(whole_state, "_FAILED_S", 0.0)
     compressor.write_text("#!/bin/sh\ncat >/dev/null\nexec sleep 600\n")
 
-    with pytest.raises(DeviceStateError, match=r"It ended as 'failed'\."):
+    with pytest.raises(DeviceStateError, match=r"The migration ended as 'failed'\."):
         save_whole_state(FakeQemu(status="failed"), "node", tmp_path / "memory.gz")
 
 

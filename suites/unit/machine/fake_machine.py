@@ -80,7 +80,7 @@ class FakeMachine(MonitoredMachine):
 
     @override
     def _last_output(self) -> str:
-        return "Its stderr ends with: load of migration failed"
+        return "QEMU's stderr ends with: load of migration failed"
 
     @override
     def _processor_s(self) -> float:

@@ -157,7 +157,7 @@ def test_error_for_a_state_that_was_not_loaded_has_the_machine_and_command_and_f
 
     with pytest.raises(
         DeviceStateError,
-        match=rf"'node' .*'migrate-incoming' .*'{state}'\. It ended as 'cancelled'",
+        match=rf"'node' .*'migrate-incoming' .*'{state}'\. The migration ended as 'cancelled'",
     ):
         load_device_state(monitor, "node", state)
 

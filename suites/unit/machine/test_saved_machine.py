@@ -37,7 +37,9 @@ def test_error_of_a_failed_save_is_raised_although_qemu_does_not_end(tmp_path: P
     machine = a_machine(tmp_path, monitor)
     machine.exit_error = HarnessError("Waited 2.0 s for QEMU to end.")
 
-    with pytest.raises(HarnessError, match=r"It ended as 'failed'\. Its stderr ends with:"):
+    with pytest.raises(
+        HarnessError, match=r"The migration ended as 'failed'\. QEMU's stderr ends with:"
+    ):
         machine.save(tmp_path / "state")
 
 
@@ -135,7 +137,8 @@ def test_guest_does_not_run_if_qemu_refuses_its_whole_state(
     machine = a_machine(tmp_path)
 
     with pytest.raises(
-        HarnessError, match=r"^It is another machine's\. Its stderr ends with: load of migration"
+        HarnessError,
+        match=r"^It is another machine's\. QEMU's stderr ends with: load of migration",
     ):
         machine.restore_whole(tmp_path / "memory.zst")
 

@@ -168,7 +168,7 @@ def test_every_wait_ends_early_if_the_machine_ends(guest: _Guest, console: Conso
 
     expected = (
         "Machine 'node' was expected to print 'login:' on its console, but the machine ended. "
-        "Its last lines:\nhalf a boo"
+        "The console's last lines:\nhalf a boo"
     )
     for _ in range(2):
         with pytest.raises(HarnessError, match=f"^{expected}$"):
@@ -182,7 +182,9 @@ def test_wait_ends_early_if_the_machine_ends_with_unread_input(
     console.type(b"reboot\n")
     guest.ends()
 
-    with pytest.raises(HarnessError, match=r"but the machine ended\. It printed nothing\.$"):
+    with pytest.raises(
+        HarnessError, match=r"but the machine ended\. The console printed nothing\.$"
+    ):
         _wait(console, "login:")
 
 
@@ -253,7 +255,9 @@ def test_console_tail_contains_overwritten_text_and_lines_that_no_wait_consumed(
 def test_error_for_a_silent_console_says_that_there_was_no_output(console: Console) -> None:
     assert console.tail() == "(nothing)"
 
-    with pytest.raises(HarnessError, match=r"the time limit passed\. It printed nothing\.$"):
+    with pytest.raises(
+        HarnessError, match=r"the time limit passed\. The console printed nothing\.$"
+    ):
         _wait(console, "never", _SHORT_S)
 
 

@@ -125,7 +125,10 @@ def test_error_for_a_missing_cloud_init_result_mentions_the_log() -> None:
     deadline = Deadline.after(30, clock)
     clock.sleep(30)
     script = ScriptedRunner().expect(["sh", "-c", WAIT], is_timed_out=True)
-    with script as runner, pytest.raises(HarnessError, match=r"no result .* its log is '/var/log"):
+    with (
+        script as runner,
+        pytest.raises(HarnessError, match=r"no result .* its log in the guest is '/var/log"),
+    ):
         Guest("node", runner).wait_for_cloud_init_result(deadline)
 
 

@@ -148,7 +148,7 @@ def test_wait_ends_as_soon_as_qemu_has_exited(qemu: FakeQemu, session: QmpSessio
 
     expected = (
         "QEMU of machine 'node' ended during the wait for its power-off; events seen: no event. "
-        "Its stderr and console show why."
+        "QEMU's stderr and the console show why."
     )
     with pytest.raises(HarnessError, match=f"^{re.escape(expected)}$"):
         session.wait_for_event("its power-off", names("SHUTDOWN"), Deadline.after(_LONG_S))

@@ -121,7 +121,9 @@ def test_error_of_a_failed_restore_ends_with_the_last_stderr_of_qemu(tmp_path: P
         with pytest.raises(HarnessError) as caught:
             machine.restore(tmp_path / "state")
 
-        assert str(caught.value).endswith(f"It ended as 'failed'. Its stderr ends with: {quoted}")
+        assert str(caught.value).endswith(
+            f"The migration ended as 'failed'. QEMU's stderr ends with: {quoted}"
+        )
 
 
 @pytest.mark.parametrize("is_at_start", [True, False])
