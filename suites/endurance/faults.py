@@ -87,7 +87,7 @@ FAULTS = (
     Fault(
         campaign="time",
         what="the recorded duration of a shard was wrong or negative if the clock was set during the run",
-        test="suites/unit/plugin/test_shards.py::test_shard_record_has_ended_tests_and_their_durations",
+        test="suites/unit/plugin/test_shards.py::test_shard_record_lists_finished_tests_and_their_durations",
     ),
     Fault(
         campaign="crash",
@@ -112,7 +112,7 @@ FAULTS = (
     Fault(
         campaign="load",
         what="`./dev demo` beside eight busy processes failed, since each `ctr version` took longer than its limit of a second",
-        test="suites/unit/provisioning/test_retry.py::test_growing_limit_doubles_after_each_timeout_within_the_time_of_all_attempts",
+        test="suites/unit/provisioning/test_retry.py::test_growing_time_limit_doubles_after_each_timeout_up_to_the_maximum",
     ),
     Fault(
         campaign="load",

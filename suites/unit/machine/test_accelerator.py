@@ -108,7 +108,7 @@ def choose(
     return choose_accelerator(option, qemu=program, runner=qemu, cache=cache, device=device)
 
 
-def test_working_kvm_is_chosen(cache: Path, device: Path) -> None:
+def test_kvm_is_chosen_if_the_proof_program_succeeds_under_kvm(cache: Path, device: Path) -> None:
     choice = choose(ProofRunner(PROVED), cache, device)
 
     assert choice == AcceleratorChoice(
@@ -142,13 +142,15 @@ def test_tcg_is_chosen_for_a_broken_kvm_and_the_reason_is_reported(
         )
 
 
-def test_request_for_a_broken_kvm_is_refused(cache: Path, device: Path) -> None:
+def test_explicit_request_for_a_broken_kvm_is_refused(cache: Path, device: Path) -> None:
     for answer in (HANGS, REFUSES):
         with pytest.raises(RequirementError, match=r"KVM was requested, but .*--accelerator=tcg"):
             choose(ProofRunner(answer), cache, device, option=AcceleratorOption.KVM)
 
 
-def test_requested_kvm_is_tested_with_a_longer_limit(cache: Path, device: Path) -> None:
+def test_explicitly_requested_kvm_is_tested_again_with_a_longer_time_limit(
+    cache: Path, device: Path
+) -> None:
     """The cached verdict is not used: QEMU may only have been slow on an emulated host."""
     qemu = ProofRunner(HANGS)
     choose(qemu, cache, device)
@@ -175,7 +177,7 @@ def test_kvm_is_not_tested_on_a_host_without_dev_kvm(cache: Path, tmp_path: Path
     assert qemu.calls == []
 
 
-def test_inaccessible_dev_kvm_is_distinguished_from_a_broken_kvm(
+def test_tcg_is_chosen_with_a_remedy_if_dev_kvm_cannot_be_opened(
     cache: Path, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda _, mode: not mode & os.W_OK)
@@ -197,7 +199,7 @@ def test_requested_tcg_is_chosen_without_a_test_of_kvm(cache: Path, device: Path
     assert qemu.calls == []
 
 
-def test_verdict_on_kvm_is_cached(tmp_path: Path, device: Path) -> None:
+def test_result_of_the_kvm_test_is_cached(tmp_path: Path, device: Path) -> None:
     for answer in (PROVED, HANGS):
         qemu, cache = ProofRunner(answer), tmp_path / str(answer.exit_code)
 
@@ -207,7 +209,7 @@ def test_verdict_on_kvm_is_cached(tmp_path: Path, device: Path) -> None:
         assert len(qemu.calls) == 1
 
 
-def test_verdict_for_each_of_two_qemus_is_cached(cache: Path, device: Path) -> None:
+def test_result_of_the_kvm_test_is_cached_for_each_qemu_program(cache: Path, device: Path) -> None:
     qemu = ProofRunner(PROVED)
 
     for program in ("qemu-x", "qemu-y", "qemu-x", "qemu-y"):
@@ -216,7 +218,7 @@ def test_verdict_for_each_of_two_qemus_is_cached(cache: Path, device: Path) -> N
     assert [argv[4] for argv in qemu.calls] == ["qemu-x", "qemu-y"]
 
 
-def test_cached_verdict_of_an_earlier_boot_is_ignored_and_dropped(
+def test_cached_kvm_result_of_an_earlier_boot_is_ignored_and_removed(
     cache: Path, device: Path
 ) -> None:
     qemu = ProofRunner(HANGS)
@@ -233,7 +235,7 @@ def test_cached_verdict_of_an_earlier_boot_is_ignored_and_dropped(
     assert list(json.loads((cache / "accelerator.json").read_text())) == [kept]
 
 
-def test_cached_verdict_of_another_proof_program_is_ignored(
+def test_cached_kvm_result_of_another_proof_program_is_ignored(
     cache: Path, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(ProofRunner(HANGS), cache, device)
@@ -262,7 +264,7 @@ def test_kvm_is_tested_again_after_qemu_was_replaced(
     assert len(qemu.calls) == 3
 
 
-def test_verdict_is_not_cached_if_qemu_did_not_start(cache: Path, device: Path) -> None:
+def test_kvm_result_is_not_cached_if_qemu_did_not_start(cache: Path, device: Path) -> None:
     for exit_code in (126, 127):
         missing = CommandResult(argv=(), exit_code=exit_code, stdout="", stderr="No such file")
         assert choose(ProofRunner(missing), cache, device).accelerator is Accelerator.TCG
@@ -284,9 +286,7 @@ def test_damaged_or_unwritable_cache_file_is_ignored(cache: Path, device: Path) 
     assert [path.name for path in cache.iterdir()] == ["accelerator.json"]
 
 
-def test_proof_program_is_the_firmware_of_a_small_machine_that_ends_when_the_harness_ends() -> (
-    None
-):
+def test_proof_program_runs_as_the_bios_of_a_small_machine_that_dies_with_the_harness() -> None:
     """A hanging guest would outlive a harness that is killed during the proof."""
     for under, accel, cpu in (
         (Accelerator.KVM, "kvm", "host"),
@@ -325,7 +325,9 @@ def test_proof_rom_jumps_from_the_reset_vector_to_its_first_byte() -> None:
     assert rom[0] == 0xFA  # cli
 
 
-def test_guest_under_kvm_has_a_quarter_of_the_hosts_address_space(tmp_path: Path) -> None:
+def test_apertures_under_kvm_depend_on_the_physical_address_bits_of_the_host(
+    tmp_path: Path,
+) -> None:
     """The emulated processor is the same on every host."""
     gib = {
         "address sizes\t: 39 bits physical, 48 bits virtual": 128,
@@ -376,7 +378,7 @@ def test_measured_frequency_is_rounded_to_whole_mhz() -> None:
         assert found == {2596.15: 2_596_000, 3000.0: 3_000_000, 999.6: 1_000_000}
 
 
-def test_no_frequency_is_measured_with_a_stopped_counter_or_clock() -> None:
+def test_frequency_is_unknown_if_the_counter_or_the_clock_has_stopped() -> None:
     host = Host(mhz=2000)
 
     assert measure_khz(lambda: 7, host.nanoseconds, host.clock) is None

@@ -40,7 +40,9 @@ def test_migration_ends_when_it_is_completed_or_failed_or_cancelled() -> None:
     assert not is_end(an_event("JOB_STATUS_CHANGE", status="completed"))
 
 
-def test_state_file_is_passed_in_the_form_that_the_qemu_version_accepts(tmp_path: Path) -> None:
+def test_state_file_is_passed_by_getfd_or_add_fd_depending_on_the_qemu_version(
+    tmp_path: Path,
+) -> None:
     """A QEMU of an unknown version gets the state as an old QEMU does."""
     old: tuple[str, str, object] = ("getfd", "fd:state", {"fdname": "state"})
     new: tuple[str, str, object] = ("add-fd", "file:/dev/fdset/1", {"fdset-id": 1})
@@ -71,7 +73,7 @@ WITH_MEMORY = [
 ]
 
 
-def test_devices_are_saved_with_the_expected_commands(tmp_path: Path) -> None:
+def test_saving_the_device_state_sends_the_expected_qmp_commands(tmp_path: Path) -> None:
     monitor = FakeMonitor(events={"migrate": DONE})
 
     save_device_state(monitor, "node", tmp_path / "state")
@@ -85,7 +87,7 @@ def test_devices_are_saved_with_the_expected_commands(tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
 
 
-def test_devices_are_loaded_with_the_expected_commands(tmp_path: Path) -> None:
+def test_loading_the_device_state_sends_the_expected_qmp_commands(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
 
@@ -100,7 +102,7 @@ def test_devices_are_loaded_with_the_expected_commands(tmp_path: Path) -> None:
     ]
 
 
-def test_whole_state_is_streamed_with_the_expected_commands() -> None:
+def test_streaming_the_whole_state_sends_the_expected_qmp_commands() -> None:
     monitor = FakeMonitor(events={"migrate": DONE})
 
     stream_whole_state(monitor, "node", 7)
@@ -116,7 +118,7 @@ def test_whole_state_is_streamed_with_the_expected_commands() -> None:
     assert 0 < deadline.remaining_s() <= 120
 
 
-def test_whole_state_is_loaded_with_the_expected_commands() -> None:
+def test_loading_the_whole_state_sends_the_expected_qmp_commands() -> None:
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
 
     load_whole_state(monitor, "node", 7)
@@ -140,7 +142,7 @@ def test_existing_state_file_is_not_overwritten(tmp_path: Path) -> None:
     assert state.read_text() == "of another machine"
 
 
-def test_event_for_the_end_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
+def test_completion_event_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     monitor.recorded.append(DONE)
 
@@ -148,7 +150,7 @@ def test_event_for_the_end_of_an_earlier_migration_is_ignored(tmp_path: Path) ->
         save_device_state(monitor, "node", tmp_path / "state")
 
 
-def test_error_for_a_state_that_was_not_loaded_has_the_machine_and_command_and_file(
+def test_error_for_a_cancelled_load_has_the_machine_and_command_and_state_file(
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "state"
@@ -162,7 +164,7 @@ def test_error_for_a_state_that_was_not_loaded_has_the_machine_and_command_and_f
         load_device_state(monitor, "node", state)
 
 
-def test_command_that_qemu_refuses_is_a_state_error(tmp_path: Path) -> None:
+def test_refused_migrate_command_raises_a_device_state_error(tmp_path: Path) -> None:
     state = tmp_path / "state"
     monitor = FakeMonitor({"migrate": HarnessError("Migration is disabled.")})
 
@@ -197,14 +199,16 @@ def test_qemu_gets_a_read_only_descriptor_of_the_state_file(tmp_path: Path) -> N
     assert seen == [(os.O_RDONLY, False)]
 
 
-def test_loss_of_the_monitor_is_not_reported_as_a_failed_state(tmp_path: Path) -> None:
+def test_lost_monitor_during_a_save_raises_a_monitor_lost_error(tmp_path: Path) -> None:
     monitor = FakeMonitor({"migrate": MonitorLostError("libvirtd ended.")})
 
     with pytest.raises(MonitorLostError, match=r"^libvirtd ended\.$"):
         save_device_state(monitor, "node", tmp_path / "state")
 
 
-def test_state_is_packed_by_the_best_installed_compressor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_compressed_by_the_best_installed_compressor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     installed: set[str] = set()
     monkeypatch.setattr(
         shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None
@@ -217,7 +221,7 @@ def test_state_is_packed_by_the_best_installed_compressor(monkeypatch: pytest.Mo
     assert found == [".gz", ".gz", ".zst"]
 
 
-def test_error_mentions_the_missing_tool_that_packed_the_state(
+def test_error_for_a_packed_state_mentions_the_missing_decompressor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)

@@ -83,7 +83,7 @@ def test_error_for_an_invalid_node_uri_shows_the_valid_forms() -> None:
             NodeAddress.from_uri(uri, source="--machine-uri")
 
 
-def test_ssh_options_prevent_prompts_and_forwardings_and_shared_connections() -> None:
+def test_ssh_options_disable_prompts_and_forwarding_and_connection_sharing() -> None:
     """Keys, known hosts and jump hosts come from the configuration of the user."""
     assert NodeAddress(host="box").ssh_argv() == [
         "ssh",
@@ -112,7 +112,7 @@ def test_ssh_arguments_contain_the_parts_of_the_node_uri(tmp_path: Path) -> None
     assert "ConnectTimeout=60" in argv
 
 
-def test_command_runs_in_sh_on_the_node_with_a_time_limit_of_its_own() -> None:
+def test_command_runs_in_sh_on_the_node_under_the_timeout_program() -> None:
     ssh = FakeSsh(stdout="6.1.0\n", stderr="no such unit\n\n{nonce} 4\n")
 
     result = NodeRunner(ADDRESS, ssh).run(
@@ -128,7 +128,7 @@ def test_command_runs_in_sh_on_the_node_with_a_time_limit_of_its_own() -> None:
     assert ssh.timeouts == [30 + 10 + 20], "the command's, the connection's, and some more"
 
 
-def test_command_that_was_ended_at_its_limit_is_reported_as_timed_out() -> None:
+def test_command_that_the_timeout_program_ended_at_the_limit_is_reported_as_timed_out() -> None:
     timed_out = {
         (124, 5.0): True,
         (137, 5.0): True,
@@ -145,7 +145,7 @@ def test_command_that_was_ended_at_its_limit_is_reported_as_timed_out() -> None:
     assert found == timed_out
 
 
-def test_time_limit_of_a_command_with_sudo_runs_as_root() -> None:
+def test_timeout_program_of_a_command_with_sudo_runs_as_root() -> None:
     """A `timeout` that runs as the user could not kill a process of root."""
     ssh = FakeSsh()
 
@@ -156,7 +156,7 @@ def test_time_limit_of_a_command_with_sudo_runs_as_root() -> None:
     assert line.startswith("timeout --kill-after=5 5.000 uname; ")
 
 
-def test_failing_sudo_is_reported() -> None:
+def test_error_for_a_failing_sudo_is_raised() -> None:
     runner = NodeRunner(
         NodeAddress(host="box", by_sudo=True),
         FakeSsh(stderr="sudo: a password is required\n", exit_code=1),
@@ -168,7 +168,7 @@ def test_failing_sudo_is_reported() -> None:
         runner.run(["uname"], timeout_s=5)
 
 
-def test_error_of_sudo_is_attributed_to_the_command_if_the_node_is_used_without_sudo() -> None:
+def test_error_of_sudo_in_a_command_is_not_taken_for_a_missing_permission_of_the_node() -> None:
     runner = NodeRunner(ADDRESS, FakeSsh(stderr="sudo: a password is required\n", exit_code=1))
 
     with pytest.raises(HarnessError, match="did not report how 'sudo true' ended"):
@@ -215,7 +215,7 @@ def test_error_is_raised_if_the_node_does_not_report_how_a_command_ended() -> No
             NodeRunner(ADDRESS, ssh).run(["uname", "-r"], timeout_s=5)
 
 
-def test_error_names_the_command_on_a_node_that_exceeds_the_output_limit() -> None:
+def test_error_for_output_above_the_limit_has_the_command_and_the_node() -> None:
     class Full:
         def run(self, argv: Argv, **_: object) -> CommandResult:
             return CommandResult(
@@ -234,7 +234,7 @@ def test_output_is_refused_if_the_ssh_connection_broke_after_the_output() -> Non
         NodeRunner(ADDRESS, ssh).run(["uname"], timeout_s=5)
 
 
-def test_node_without_sudo_is_not_taken_for_a_host_without_ssh() -> None:
+def test_missing_sudo_on_the_node_is_not_reported_as_a_missing_ssh() -> None:
     runner = NodeRunner(
         NodeAddress(host="box", by_sudo=True),
         FakeSsh(stderr="sh: sudo: not found\n", exit_code=127),
@@ -247,7 +247,7 @@ def test_node_without_sudo_is_not_taken_for_a_host_without_ssh() -> None:
     assert not isinstance(caught.value, RequirementError)
 
 
-def test_this_host_is_inspected_without_ssh() -> None:
+def test_command_on_the_local_host_runs_without_ssh() -> None:
     runner = ScriptedRunner().expect(
         "cat", stdout="text", timeout_s=5, stdin="text", env={"LC_ALL": "C"}
     )
@@ -260,14 +260,14 @@ def test_this_host_is_inspected_without_ssh() -> None:
     assert result.stdout == "text"
 
 
-def test_this_host_has_no_ssh_command() -> None:
+def test_ssh_command_for_the_local_host_is_refused() -> None:
     with pytest.raises(
         HarnessError, match=r"^The node is this host, so no ssh command reaches it\.$"
     ):
         NodeAddress().ssh_argv()
 
 
-def test_name_of_a_node_is_a_valid_folder_name() -> None:
+def test_name_of_a_node_address_is_a_valid_folder_name() -> None:
     names = {None: "local", "box.lab": "box.lab", "fe80::1%eth0": "fe80--1-eth0"}
 
     assert {host: NodeAddress(host=host).name for host in names} == names

@@ -43,7 +43,7 @@ def host(tmp_path: Path) -> Host:
     return host
 
 
-def test_time_in_which_the_host_does_not_run_the_machine_is_subtracted(host: Host) -> None:
+def test_guest_clock_excludes_time_in_which_the_host_does_not_run_the_machine(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()
 
@@ -56,7 +56,7 @@ def test_time_in_which_the_host_does_not_run_the_machine_is_subtracted(host: Hos
     assert [middle, guest.monotonic() - began] == pytest.approx([4, 9])
 
 
-def test_only_the_longest_of_simultaneous_waits_is_subtracted(host: Host) -> None:
+def test_guest_clock_subtracts_only_the_longest_of_simultaneous_thread_waits(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()
 
@@ -67,7 +67,7 @@ def test_only_the_longest_of_simultaneous_waits_is_subtracted(host: Host) -> Non
     assert guest.monotonic() - began == pytest.approx(2)
 
 
-def test_wait_for_a_processor_is_subtracted_in_full_even_if_it_is_reported_late(
+def test_guest_clock_subtracts_a_wait_for_a_cpu_that_the_kernel_reports_late(
     host: Host,
 ) -> None:
     """The kernel reports a long wait only after it has ended."""
@@ -87,7 +87,7 @@ def test_wait_for_a_processor_is_subtracted_in_full_even_if_it_is_reported_late(
     assert guest.monotonic() - began == pytest.approx(10)
 
 
-def test_waits_before_the_measurement_are_not_subtracted(host: Host) -> None:
+def test_guest_clock_does_not_subtract_waits_before_the_measurement(host: Host) -> None:
     """Another thread, which waited longer before the measurement, does not change the result."""
     host.clock.sleep(100)
     host.schedules(1, waited_s=90)
@@ -111,7 +111,9 @@ def test_subtracted_time_never_exceeds_the_elapsed_time(host: Host) -> None:
     assert guest.time().kept_waiting_s == pytest.approx(2)
 
 
-def test_clock_of_the_host_is_used_if_the_kernel_reports_no_waits(tmp_path: Path) -> None:
+def test_guest_clock_runs_like_the_host_clock_if_schedstat_is_missing_or_invalid(
+    tmp_path: Path,
+) -> None:
     task = tmp_path / str(PID) / "task" / "1"
     for content in (None, "0", "x y z\n"):
         if content is not None:
@@ -126,7 +128,7 @@ def test_clock_of_the_host_is_used_if_the_kernel_reports_no_waits(tmp_path: Path
         assert guest.monotonic() - began == pytest.approx(10)
 
 
-def test_clock_of_a_machine_that_ended_continues_with_the_time_of_the_host(host: Host) -> None:
+def test_guest_clock_runs_like_the_host_clock_after_the_machine_has_ended(host: Host) -> None:
     guest = host.guest()
     began = guest.monotonic()
     host.clock.sleep(10)
@@ -154,7 +156,7 @@ def test_deadline_passes_after_the_given_seconds_of_guest_time(host: Host) -> No
     assert deadline.has_passed()
 
 
-def test_timeout_error_has_the_time_that_the_guest_ran_and_the_time_that_it_waited(
+def test_timeout_error_has_the_run_time_and_the_wait_time_of_the_guest(
     host: Host,
 ) -> None:
     guest = host.guest()
@@ -171,7 +173,7 @@ def test_timeout_error_has_the_time_that_the_guest_ran_and_the_time_that_it_wait
     assert seconds == ["8", "20"]
 
 
-def test_wait_for_a_silent_guest_ends_at_the_limit(host: Host) -> None:
+def test_deadline_for_a_silent_guest_passes_at_the_limit(host: Host) -> None:
     deadline = GuestDeadline.of(host.guest(), 60, follows_progress=True)
 
     host.clock.sleep(59)
@@ -181,7 +183,7 @@ def test_wait_for_a_silent_guest_ends_at_the_limit(host: Host) -> None:
     assert deadline.has_passed()
 
 
-def test_wait_for_a_guest_that_stops_printing_ends_within_half_the_limit(host: Host) -> None:
+def test_deadline_passes_half_the_limit_after_the_last_line_of_the_guest(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60, follows_progress=True)
     host.clock.sleep(50)
@@ -192,7 +194,7 @@ def test_wait_for_a_guest_that_stops_printing_ends_within_half_the_limit(host: H
     assert deadline.has_passed()
 
 
-def test_guest_that_prints_lines_is_awaited_beyond_the_limit_by_its_own_clock(host: Host) -> None:
+def test_printed_line_extends_the_deadline_by_the_guest_clock(host: Host) -> None:
     """The clock of the host would include the time in which the guest did not run."""
     guest = host.guest()
     began = guest.last_progress
@@ -207,7 +209,7 @@ def test_guest_that_prints_lines_is_awaited_beyond_the_limit_by_its_own_clock(ho
     assert deadline.remaining_s() == pytest.approx(1)
 
 
-def test_wait_for_a_guest_that_never_stops_printing_ends_at_three_times_the_limit(
+def test_deadline_for_a_guest_that_keeps_printing_passes_at_three_times_the_limit(
     host: Host,
 ) -> None:
     guest = host.guest()
@@ -223,7 +225,7 @@ def test_wait_for_a_guest_that_never_stops_printing_ends_at_three_times_the_limi
     assert deadline.has_passed()
 
 
-def test_deadline_that_ignores_progress_is_not_extended(host: Host) -> None:
+def test_printed_line_does_not_extend_a_deadline_that_ignores_progress(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60)
     host.clock.sleep(59)
@@ -233,7 +235,9 @@ def test_deadline_that_ignores_progress_is_not_extended(host: Host) -> None:
     assert deadline.has_passed()
 
 
-def test_time_is_stretched_by_the_host_for_the_time_that_the_machine_waited(host: Host) -> None:
+def test_stretch_factor_is_the_elapsed_time_divided_by_the_run_time_of_the_machine(
+    host: Host,
+) -> None:
     guest = host.guest()
     assert guest.stretch() == 1.0
 
@@ -244,7 +248,7 @@ def test_time_is_stretched_by_the_host_for_the_time_that_the_machine_waited(host
     assert guest.stretch() == 4.0
 
 
-def test_stretched_time_has_a_bound(host: Host) -> None:
+def test_stretch_factor_has_an_upper_bound(host: Host) -> None:
     """Two threads that wait at the same time, but are seen in turn, seem to wait all the time."""
     guest = host.guest()
     for turn in range(1, 11):
@@ -256,7 +260,7 @@ def test_stretched_time_has_a_bound(host: Host) -> None:
     assert guest.stretch() == GUEST_LIMIT_TIMES
 
 
-def test_host_is_called_busy_if_the_machine_waited_for_half_of_its_time(host: Host) -> None:
+def test_host_is_reported_as_busy_if_the_machine_waited_for_half_of_the_time(host: Host) -> None:
     guest = host.guest()
 
     host.clock.sleep(100)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_machine_that_does_not_start_is_closed(tmp_path: Path) -> None:
+def test_machine_is_closed_if_its_start_fails(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
     machine.start_error = KeyboardInterrupt("Ctrl-C")
 
@@ -32,7 +32,7 @@ def test_machine_that_does_not_start_is_closed(tmp_path: Path) -> None:
     assert machine.steps == ["close"]
 
 
-def test_device_is_plugged_into_the_first_free_port_whose_qemu_id_is_sent_to_qemu(
+def test_device_is_plugged_into_the_first_free_root_port(
     tmp_path: Path,
 ) -> None:
     monitor = FakeMonitor({"device_add": HarnessError("Bus 'rp0' is gone.")})
@@ -48,7 +48,7 @@ def test_device_is_plugged_into_the_first_free_port_whose_qemu_id_is_sent_to_qem
     assert machine._ports.free() == 1
 
 
-def test_time_limit_for_plugging_a_gpu_of_the_host_includes_locking_the_guests_memory(
+def test_time_limit_for_plugging_a_host_gpu_grows_with_the_memory_of_the_guest(
     tmp_path: Path,
 ) -> None:
     """Each PCI function has this limit, because QEMU may lock the memory for any function."""
@@ -137,7 +137,9 @@ def test_power_off_is_complete_when_qemu_has_ended(tmp_path: Path) -> None:
     assert (monitor.deadlines, machine.deadlines) == ([deadline], [deadline])
 
 
-def test_exit_of_qemu_is_not_awaited_if_no_power_off_was_reported(tmp_path: Path) -> None:
+def test_wait_for_power_off_does_not_wait_for_qemu_to_exit_without_a_power_off_event(
+    tmp_path: Path,
+) -> None:
     machine = a_machine(tmp_path)
 
     with pytest.raises(HarnessError, match=r"^its power-off was not reported$"):
@@ -167,7 +169,9 @@ def test_seed_with_which_a_machine_booted_can_be_unplugged(tmp_path: Path) -> No
     assert machine.serial_log == tmp_path / "serial.log"
 
 
-def test_devices_with_which_a_machine_starts_take_the_first_ports(tmp_path: Path) -> None:
+def test_device_that_is_plugged_after_the_start_gets_the_port_after_the_devices_at_the_start(
+    tmp_path: Path,
+) -> None:
     monitor = FakeMonitor()
     machine = FakeMachine(a_machine_spec(root_ports=2), tmp_path, monitor, [an_attachment("gpu0")])
 
@@ -176,7 +180,9 @@ def test_devices_with_which_a_machine_starts_take_the_first_ports(tmp_path: Path
     assert monitor.arguments["device_add"]["bus"] == "ua-rp1"
 
 
-def test_qemu_gets_the_socket_of_each_device_under_a_name_of_its_own(tmp_path: Path) -> None:
+def test_qemu_gets_the_socket_of_a_device_as_a_descriptor_named_after_the_device(
+    tmp_path: Path,
+) -> None:
     monitor = FakeMonitor()
     gpu = GpuAttachment(id="gpu0", driver="x-pci-proxy-dev", fd=7, root_port_window_mib=64)
 
@@ -188,7 +194,7 @@ def test_qemu_gets_the_socket_of_each_device_under_a_name_of_its_own(tmp_path: P
     assert monitor.arguments["device_add"]["fd"] == "fd-gpu0"
 
 
-def test_qemu_gets_no_descriptor_for_a_device_whose_socket_it_opens_itself(tmp_path: Path) -> None:
+def test_qemu_gets_no_descriptor_for_a_vfio_user_device(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     gpu = GpuAttachment(id="gpu0", driver="vfio-user-pci", root_port_window_mib=64)
 
@@ -198,7 +204,7 @@ def test_qemu_gets_no_descriptor_for_a_device_whose_socket_it_opens_itself(tmp_p
     assert monitor.calls == [("device_add", device)]
 
 
-def test_removal_event_of_another_device_or_of_an_earlier_removal_does_not_end_an_unplug(
+def test_unplug_ignores_removal_events_of_other_devices_and_earlier_removals(
     tmp_path: Path,
 ) -> None:
     """A device with the same id may have been unplugged before."""
@@ -237,7 +243,7 @@ def test_port_of_a_removed_device_is_free_again() -> None:
     assert ports.free() == 0
 
 
-def test_device_that_is_too_large_for_a_window_or_an_aperture_is_refused_with_both_sizes() -> None:
+def test_error_for_a_device_that_exceeds_the_port_window_or_aperture_has_both_sizes() -> None:
     ports = RootPorts(a_machine_spec(root_port_window_mib=64, root_port_aperture_mib=256))
 
     assert ports.choose(a_large_attachment(window_mib=64, aperture_mib=256)) == "rp0"
@@ -282,7 +288,7 @@ def test_idle_guest_is_measured_six_times_at_intervals_of_one_second() -> None:
     assert clock.sleeps == 5 * [1.0]
 
 
-def test_error_for_a_guest_that_is_never_idle_has_the_share_of_a_core_in_use() -> None:
+def test_error_for_a_guest_that_is_never_idle_has_the_cpu_usage() -> None:
     """The deadline passes between two samples, so the last interval is shorter."""
     clock = FakeClock()
     deadline = Deadline.after(LONG_S - 0.9, clock)

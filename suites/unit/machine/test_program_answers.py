@@ -31,7 +31,7 @@ def never() -> str:
     raise AssertionError("The program was asked again.")
 
 
-def test_answer_of_a_program_is_cached(program: Path, answers: ProgramAnswers) -> None:
+def test_each_answer_of_a_program_is_cached(program: Path, answers: ProgramAnswers) -> None:
     assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
     assert answers.answer(str(program), "devices", lambda: "many") == "many"
 
@@ -74,12 +74,12 @@ def test_replaced_program_is_queried_again(
     assert answers.answer(str(beside), "version", never) == "1"
 
 
-def test_missing_program_has_no_cached_answer(answers: ProgramAnswers) -> None:
+def test_answer_for_a_missing_program_is_not_cached(answers: ProgramAnswers) -> None:
     for answer in ("one", "two"):
         assert answers.answer("program-that-is-not-there", "version", lambda: answer) == answer  # noqa: B023
 
 
-def test_missing_answer_is_not_cached(program: Path, answers: ProgramAnswers) -> None:
+def test_answer_none_is_not_cached(program: Path, answers: ProgramAnswers) -> None:
     assert answers.answer(str(program), "version", lambda: None) is None
 
     assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
@@ -97,7 +97,7 @@ def test_damaged_cache_is_ignored_and_rewritten(
         assert answers.answer(str(program), "version", never) == "7.2"
 
 
-def test_answer_that_cannot_be_renamed_into_the_cache_is_returned_and_leaves_no_file(
+def test_answer_is_returned_and_no_temporary_file_is_left_if_the_cache_file_cannot_be_replaced(
     program: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "cache" / "qemu.json"
@@ -108,7 +108,7 @@ def test_answer_that_cannot_be_renamed_into_the_cache_is_returned_and_leaves_no_
     assert list(kept.parent.iterdir()) == [kept]
 
 
-def test_answer_that_cannot_be_cached_is_returned(program: Path, tmp_path: Path) -> None:
+def test_answer_is_returned_even_if_it_cannot_be_cached(program: Path, tmp_path: Path) -> None:
     """A file with such a long name can be neither made nor removed."""
     answers = ProgramAnswers(tmp_path / "cache" / ("q" * 255))
 
@@ -152,7 +152,7 @@ def test_command_that_failed_is_run_again(program: Path, answers: ProgramAnswers
     assert well.ok
 
 
-def test_command_with_other_arguments_has_its_own_cached_answer(
+def test_command_output_is_cached_separately_for_other_arguments(
     program: Path, answers: ProgramAnswers
 ) -> None:
     devices, machines = [str(program), "-device", "help"], [str(program), "-machine", "help"]
@@ -167,7 +167,7 @@ def test_command_with_other_arguments_has_its_own_cached_answer(
     assert outputs == ["devices", "machines"]
 
 
-def test_command_has_the_time_limit_and_input_and_environment_of_its_caller(
+def test_command_runs_with_the_given_time_limit_and_input_and_environment(
     program: Path, answers: ProgramAnswers
 ) -> None:
     asked, environment = [str(program)], {"LC_ALL": "C"}

@@ -67,7 +67,7 @@ def find(*folders: Folder) -> UefiFirmware:
     return find_uefi_firmware([folder.path for folder in folders])
 
 
-def test_code_and_variables_are_found_through_their_descriptor(general: Folder) -> None:
+def test_firmware_is_found_through_a_matching_descriptor(general: Folder) -> None:
     """The descriptor may support other machine types too."""
     other = {"architecture": "aarch64", "machines": ["virt-*"]}
     general.describe(
@@ -77,7 +77,7 @@ def test_code_and_variables_are_found_through_their_descriptor(general: Folder) 
     assert find(general) == general.firmware
 
 
-def test_descriptors_are_looked_for_in_the_folders_of_this_host(
+def test_descriptors_are_searched_in_the_system_folders_and_the_user_folder(
     general: Folder, specific: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     general.describe()
@@ -104,7 +104,7 @@ def test_descriptor_whose_file_name_sorts_first_in_all_folders_is_used(
     assert find(general, specific) == specific.firmware
 
 
-def test_descriptor_in_a_specific_folder_replaces_a_general_descriptor_of_the_same_name(
+def test_descriptor_in_a_later_folder_overrides_a_descriptor_with_the_same_file_name(
     general: Folder, specific: Folder
 ) -> None:
     general.describe()
@@ -113,7 +113,7 @@ def test_descriptor_in_a_specific_folder_replaces_a_general_descriptor_of_the_sa
     assert find(general, specific) == specific.firmware
 
 
-def test_empty_descriptor_hides_the_general_descriptor_of_the_same_name(
+def test_empty_descriptor_hides_the_general_descriptor_with_the_same_file_name(
     general: Folder, specific: Folder
 ) -> None:
     general.describe("50-edk2.json")
@@ -141,7 +141,7 @@ def test_error_shows_every_unsuitable_firmware_with_the_reason(general: Folder) 
     ) in str(caught.value)
 
 
-def test_firmware_that_machines_cannot_use_is_skipped_and_listed_in_the_error(
+def test_unsuitable_firmware_is_skipped_and_the_error_gives_the_reason(
     general: Folder, specific: Folder
 ) -> None:
     specific.describe("60-edk2.json")
@@ -189,7 +189,7 @@ def test_descriptor_whose_firmware_file_does_not_exist_is_skipped(general: Folde
         find(general)
 
 
-def test_error_for_an_invalid_descriptor_has_its_file_and_key_and_says_how_to_hide_it(
+def test_error_for_an_invalid_descriptor_has_the_file_and_the_key_and_a_remedy(
     general: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")

@@ -150,7 +150,9 @@ def test_complete_set_of_shards_becomes_one_report_with_each_test_once(tmp_path:
     assert "**6 tests**: 6 passed" in (tmp_path / "to/summary.md").read_text()
 
 
-def test_results_of_a_test_come_from_the_shard_that_ran_it_last(tmp_path: Path) -> None:
+def test_merge_takes_the_results_of_a_test_from_the_shard_that_ran_the_test_last(
+    tmp_path: Path,
+) -> None:
     """Result files have random names, so their order says nothing about time."""
     results = {
         "kept": [{"a": 100, "b": 200}, {"c": 150}],
@@ -179,7 +181,7 @@ def test_results_of_a_test_come_from_the_shard_that_ran_it_last(tmp_path: Path) 
     )
 
 
-def test_environment_files_of_the_shards_are_merged(tmp_path: Path) -> None:
+def test_allure_environment_files_of_the_shards_are_merged(tmp_path: Path) -> None:
     for number, accelerator in enumerate(("tcg", "kvm", "tcg")):
         results = tmp_path / str(number)
         results.mkdir()
@@ -225,7 +227,7 @@ def test_shards_with_missing_or_repeated_tests_are_refused_before_anything_is_wr
     assert not (tmp_path / "to").exists()
 
 
-def test_shard_that_collected_other_tests_is_a_problem(tmp_path: Path) -> None:
+def test_shard_that_collected_different_tests_is_reported_as_a_problem(tmp_path: Path) -> None:
     a_shard(tmp_path, a_record(1, TESTS[:3], count=2))
     a_shard(tmp_path, a_record(2, TESTS[3:], count=2, collection=[*TESTS, "b.py::new"]))
 
@@ -234,7 +236,9 @@ def test_shard_that_collected_other_tests_is_a_problem(tmp_path: Path) -> None:
     assert "collected 7 tests, and shard 1/2 collected 6" in problem
 
 
-def test_shard_of_a_run_with_another_count_of_shards_is_a_problem(tmp_path: Path) -> None:
+def test_shard_of_a_run_with_a_different_number_of_shards_is_reported_as_a_problem(
+    tmp_path: Path,
+) -> None:
     """The shards are of two runs, although together they have each test exactly once."""
     for number, count in ((1, 3), (2, 2), (3, 3)):
         tests = TESTS[number * 2 - 2 : number * 2]
@@ -246,7 +250,7 @@ def test_shard_of_a_run_with_another_count_of_shards_is_a_problem(tmp_path: Path
     assert "but not the same tests" in problem
 
 
-def test_run_without_a_test_is_a_problem(tmp_path: Path) -> None:
+def test_run_that_collected_no_tests_is_reported_as_a_problem(tmp_path: Path) -> None:
     """With a wrong `-k`, each shard ends well and nothing was tested."""
     a_shard(tmp_path, a_record(1, [], count=2, collection=[]))
     a_shard(tmp_path, a_record(2, [], count=2, collection=[]))
@@ -256,7 +260,7 @@ def test_run_without_a_test_is_a_problem(tmp_path: Path) -> None:
     assert problem.startswith("No shard collected a test")
 
 
-def test_shard_whose_run_ended_early_is_a_problem(tmp_path: Path) -> None:
+def test_shard_whose_run_ended_early_is_reported_as_a_problem(tmp_path: Path) -> None:
     a_shard(tmp_path, a_record(1, TESTS[:1], count=2))
     a_shard(tmp_path, a_record(2, TESTS[1:], count=2, ran=TESTS[1:5]))
 
@@ -265,7 +269,9 @@ def test_shard_whose_run_ended_early_is_a_problem(tmp_path: Path) -> None:
     assert "Shard 2/2 has no result of 1 of its 5 tests, such as 'a.py::test_5'" in problem
 
 
-def test_killed_shard_and_folder_without_a_shard_are_different_problems(tmp_path: Path) -> None:
+def test_killed_shard_and_folder_without_a_shard_are_reported_as_different_problems(
+    tmp_path: Path,
+) -> None:
     a_shard(tmp_path, a_record(1, TESTS[:3], count=2))
     (tmp_path / "2/start-1").mkdir(parents=True)
     (tmp_path / "other").mkdir()
@@ -283,7 +289,7 @@ def test_shard_that_is_given_twice_is_refused(tmp_path: Path) -> None:
         read_shards(folders)
 
 
-def test_incomplete_set_of_shards_is_merged_on_request_and_missing_shards_are_printed(
+def test_partial_option_merges_an_incomplete_set_of_shards_and_prints_missing_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_shard(tmp_path / "shards", a_record(1, TESTS[:2], count=3))
@@ -324,11 +330,11 @@ def test_failures_are_grouped_by_cause_and_failed_tests_are_separated_from_broke
         ("key 4f2a9bc01d3e77 is gone", "key N is gone"),
     ],
 )
-def test_cause_for_grouping_leaves_out_numbers_and_paths(problem: str, cause: str) -> None:
+def test_cause_of_a_failure_has_no_numbers_or_addresses(problem: str, cause: str) -> None:
     assert cause_of(problem) == cause
 
 
-def test_restarted_shards_and_the_behaviours_of_tests_are_reported(tmp_path: Path) -> None:
+def test_merge_reports_restarted_shards_and_behaviours_and_bench_results(tmp_path: Path) -> None:
     body = (
         '<properties><property name="behaviour" value="3.1: module is built" /></properties>'
         '<failure message="No module.">trace</failure>'
@@ -364,7 +370,7 @@ def test_restarted_shards_and_the_behaviours_of_tests_are_reported(tmp_path: Pat
         ({"a": "passed", "b": "skipped"}, 0),
     ],
 )
-def test_behaviour_is_shown_to_hold_only_if_all_its_tests_passed(
+def test_behaviour_counts_as_holding_only_if_all_its_tests_passed(
     outcomes: dict[str, str], hold: int
 ) -> None:
     cases = [
@@ -408,7 +414,7 @@ def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["allure/mine-result.json", "summary.md"])
-def test_folder_with_other_reports_is_refused(tmp_path: Path, name: str) -> None:
+def test_merge_refuses_to_replace_reports_that_no_merge_wrote(tmp_path: Path, name: str) -> None:
     a_shard(tmp_path)
     own = tmp_path / "to" / name
     own.parent.mkdir(parents=True)
@@ -424,7 +430,7 @@ def test_folder_with_other_reports_is_refused(tmp_path: Path, name: str) -> None
     assert [path.name for path in (tmp_path / "to").iterdir()] == [name.partition("/")[0]]
 
 
-def test_earlier_merge_is_replaced(tmp_path: Path) -> None:
+def test_merge_replaces_the_reports_of_an_earlier_merge(tmp_path: Path) -> None:
     (a_shard(tmp_path) / "start-1/allure").mkdir()
     merged_one(tmp_path)
     (tmp_path / "to/allure/of-before-result.json").touch()
@@ -434,7 +440,7 @@ def test_earlier_merge_is_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "to/allure/of-before-result.json").exists()
 
 
-def test_merge_that_was_killed_can_be_repeated(
+def test_merge_can_be_repeated_after_it_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_shard(tmp_path)
@@ -591,7 +597,7 @@ def test_exit_status_of_a_failed_shard_is_printed(
 
 
 @pytest.mark.parametrize("status", [1, 2, 5, -9])
-def test_exit_status_of_a_failed_shard_without_a_failed_test_is_reported(status: int) -> None:
+def test_nonzero_exit_status_of_a_shard_without_a_failed_test_is_reported(status: int) -> None:
     shard = shard_of(a_record(exit_status=status))
 
     said = shard.bad_end(results_of(a_case(TESTS[0])))
@@ -600,7 +606,7 @@ def test_exit_status_of_a_failed_shard_without_a_failed_test_is_reported(status:
     assert f"Shard 1/1 ended with exit status {status}, " in said
 
 
-def test_only_exit_status_1_is_explained_by_a_failed_test() -> None:
+def test_failed_test_explains_only_exit_status_1_of_a_shard() -> None:
     results = results_of(a_case(TESTS[0], "<failure/>"))
 
     assert shard_of(a_record(exit_status=1)).bad_end(results) is None
@@ -624,7 +630,7 @@ def test_exit_status_of_a_shard_without_tests_is_not_reported_as_a_failure() -> 
     assert shard_of(a_record(tests=[], exit_status=5)).bad_end([]) is None
 
 
-def test_results_that_differ_from_the_list_of_tests_are_refused(tmp_path: Path) -> None:
+def test_shard_whose_results_differ_from_its_list_of_tests_is_refused(tmp_path: Path) -> None:
     report = a_shard(tmp_path, a_record(exit_status=3)) / "start-1/junit.xml"
     report.write_text(report.read_text().replace(a_case(TESTS[3]), ""))
 
@@ -649,7 +655,7 @@ def test_results_that_differ_from_the_list_of_tests_are_refused(tmp_path: Path) 
     ],
     ids=["unlisted", "twice", "listed twice"],
 )
-def test_difference_between_the_results_and_the_list_of_tests_is_found(
+def test_difference_between_junit_results_and_the_list_of_tests_is_described(
     listed: Sequence[str], cases: Sequence[str], difference: str
 ) -> None:
     said = shard_of(a_record(tests=listed)).difference(results_of(*map(a_case, cases)))
@@ -666,7 +672,9 @@ def test_difference_between_the_results_and_the_list_of_tests_is_found(
         ["a/b/test_c.py::test_d[e]", "a.b/test_c.py::test_d[e]"],
     ],
 )
-def test_tests_with_one_name_in_the_junit_report_are_named_together(tests: list[str]) -> None:
+def test_tests_with_the_same_name_in_the_junit_report_are_listed_together(
+    tests: list[str],
+) -> None:
     name = case_name(tests[0])
     classname, _, own = name.rpartition("::")
     case = f'<testcase classname="{classname}" name="{own}"/>'
@@ -742,7 +750,7 @@ def test_failure_in_the_call_phase_is_preferred_to_a_failure_in_the_teardown_pha
         ("test_c.py::test_e", "test_c::test_e"),
     ],
 )
-def test_name_of_a_case_is_the_name_that_pytest_writes_into_junit_reports(
+def test_case_name_is_the_name_that_pytest_writes_into_the_junit_report(
     test_id: str, name: str
 ) -> None:
     assert case_name(test_id) == name
@@ -773,7 +781,9 @@ ENTITIES = '<!DOCTYPE x [<!ENTITY a "lol">]>'
         ("</testsuites>", '<testsuite failures="1"/></testsuites>'),
     ],
 )
-def test_hostile_junit_report_gives_an_error_message(tmp_path: Path, old: str, new: str) -> None:
+def test_malformed_or_hostile_junit_report_raises_an_error_with_the_file_name(
+    tmp_path: Path, old: str, new: str
+) -> None:
     report = tmp_path / "junit.xml"
     report.write_text(JUNIT.replace(old, new))
 
@@ -791,7 +801,7 @@ def test_hostile_junit_report_gives_an_error_message(tmp_path: Path, old: str, n
         ("shard.json", "[" * 100_000),
     ],
 )
-def test_hostile_file_of_a_shard_gives_an_error_message(
+def test_malformed_file_of_a_shard_raises_an_error_with_the_file_name(
     tmp_path: Path, name: str, content: str
 ) -> None:
     path = a_shard(tmp_path) / name
@@ -871,7 +881,7 @@ def a_database(path: Path, statement: str) -> Path:
         *("many lines", "many files", "many contexts", "many pairs"),
     ],
 )
-def test_coverage_database_with_views_or_beyond_its_limits_gives_an_error_message(
+def test_coverage_database_with_views_or_too_many_rows_raises_an_error(
     tmp_path: Path, statement: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coverage.py runs SQL on a file from another host."""
@@ -893,7 +903,7 @@ def test_coverage_database_with_views_or_beyond_its_limits_gives_an_error_messag
     ],
     ids=["bytes as a path", "number as a path", "no path", "two answers", "branches"],
 )
-def test_coverage_with_values_of_other_types_gives_an_error_message(
+def test_coverage_database_with_values_of_wrong_types_raises_an_error(
     tmp_path: Path, statement: str
 ) -> None:
     path = a_database(tmp_path / "coverage.shell", statement)
@@ -929,7 +939,7 @@ def test_symbolic_link_or_fifo_among_a_shards_files_is_refused(
         merged_one(tmp_path)
 
 
-def test_shard_in_the_folder_of_an_earlier_merge_is_not_removed(tmp_path: Path) -> None:
+def test_merge_refuses_to_remove_a_shard_in_the_folder_of_an_earlier_merge(tmp_path: Path) -> None:
     merged = tmp_path / "merged"
     (merged / "allure").mkdir(parents=True)
     (merged / "summary.md").touch()
@@ -964,7 +974,7 @@ def test_symbolic_link_in_place_of_a_folder_of_reports_is_refused(
         ("HARNESS_LIMIT_REPORT_LEVELS", 3, "limit 'report-levels'"),
     ],
 )
-def test_report_beyond_its_limit_is_refused(
+def test_junit_report_with_too_many_elements_or_levels_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, most: int, message: str
 ) -> None:
     report = tmp_path / "junit.xml"
@@ -977,7 +987,7 @@ def test_report_beyond_its_limit_is_refused(
         read_suite(report)
 
 
-def test_large_file_is_refused_before_it_is_read(
+def test_too_large_file_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "junit.xml"
@@ -996,7 +1006,9 @@ def test_large_file_is_refused_before_it_is_read(
      ("collected", "-1"), ("first_test_s", "NaN"), ("exit_status", '"../../x"'),
      ("exit_status", "false"), ("exit_status", '1, "exit_status": 0')],
 )  # fmt: skip
-def test_record_with_an_impossible_number_is_refused(tmp_path: Path, key: str, value: str) -> None:
+def test_shard_record_with_an_impossible_value_is_refused(
+    tmp_path: Path, key: str, value: str
+) -> None:
     write_manifest(tmp_path, a_record())
     record = tmp_path / "shard.json"
     record.write_text(re.sub(rf'"{key}": [^,\n]*', f'"{key}": {value}', record.read_text()))
@@ -1023,7 +1035,7 @@ def test_merge_on_a_full_disk_leaves_no_report_of_an_earlier_merge(
     assert [path.name for path in (tmp_path / "to").iterdir() if path.is_file()] == [".summary.md"]
 
 
-def test_failed_write_of_a_result_is_not_reported_as_an_error_in_the_file_of_the_shard(
+def test_failed_write_of_a_result_raises_the_operating_system_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "results").mkdir()
@@ -1043,7 +1055,7 @@ NUMBERS = st.one_of(st.integers(), st.floats(), st.text(max_size=8)).map(str)
 @given(
     st.dictionaries(st.sampled_from(["tests", "errors", "time", "failures"]), NUMBERS), st.text()
 )
-def test_any_attributes_and_text_give_a_report_or_an_error_message(
+def test_junit_report_with_any_attributes_and_text_is_merged_or_refused_with_an_error(
     tmp_path_factory: pytest.TempPathFactory, attributes: dict[str, str], text: str
 ) -> None:
     suite = ET.Element("testsuite", attributes)
@@ -1065,7 +1077,7 @@ def test_any_attributes_and_text_give_a_report_or_an_error_message(
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)),
        st.sampled_from(["tests", "ran", "start", "number", "count", "seconds", "host", "schema", "exit_status"]))  # fmt: skip
-def test_any_value_in_the_record_of_a_shard_gives_a_record_or_an_error_message(
+def test_shard_record_with_any_value_is_merged_or_refused_with_an_error(
     tmp_path_factory: pytest.TempPathFactory, value: object, key: str
 ) -> None:
     folder = tmp_path_factory.mktemp("fuzz")

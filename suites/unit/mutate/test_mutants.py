@@ -183,7 +183,7 @@ ALL = (
 )  # fmt: skip
 
 
-def test_each_mutation_operator_plants_its_defect() -> None:
+def test_each_mutation_operator_makes_the_expected_mutant() -> None:
     missing = [
         (before, after, operator.value)
         for before, after, operator in PLANTED
@@ -192,7 +192,7 @@ def test_each_mutation_operator_plants_its_defect() -> None:
     assert missing == []
 
 
-def test_mutants_of_a_line_are_exactly_the_listed_defects() -> None:
+def test_each_sample_line_has_exactly_the_expected_mutants() -> None:
     found = {
         line: tuple(
             text.removesuffix("\nz\n")
@@ -204,7 +204,7 @@ def test_mutants_of_a_line_are_exactly_the_listed_defects() -> None:
     assert found == {line: tuple(defects) for line, *defects in ALL}
 
 
-def test_each_mutation_operator_has_a_sample() -> None:
+def test_each_mutation_operator_has_a_sample_line() -> None:
     assert {operator for _, _, operator in PLANTED} == set(Operator)
 
 
@@ -264,7 +264,7 @@ def test_messages_are_mutated_only_on_request() -> None:
     assert any(m.line == 2 for m in mutants_of(script, messages=True))
 
 
-def test_name_of_many_underscores_is_compared_with_the_names_of_message_functions() -> None:
+def test_name_with_many_underscores_is_compared_with_message_functions_in_linear_time() -> None:
     """An expression that tries each division of the underscores does not end here."""
     assert any(m.line == 2 for m in mutants_of(b"a\nlog" + b"_" * 99 + b"! x\nb\n"))
 
@@ -281,7 +281,7 @@ def test_mutants_are_different_and_can_be_parsed_and_are_in_the_order_of_the_scr
         assert [text for text in texts if parse(text).has_error] == []
 
 
-def test_mutant_has_its_position_and_the_lines_that_reach_it() -> None:
+def test_mutant_has_a_position_and_the_lines_that_execute_it() -> None:
     script = b"f() {\n  a ||\n    return 3\n  case $x in\n    b) c ;;\n    d) e ;;\n  esac\n}\n"
     by_operator = {m.operator: m for m in mutants_of(script)}
     assert by_operator[Operator.FAILURE].reached_by == {2}
@@ -304,7 +304,7 @@ def test_mutant_has_its_position_and_the_lines_that_reach_it() -> None:
     assert case.diff(ended, "x.sh").endswith(" fi\n\\ No newline at end of file\n")
 
 
-def test_undecodable_bytes_and_unparsable_text_are_unchanged_in_mutants() -> None:
+def test_undecodable_bytes_and_unparsable_text_stay_unchanged_in_mutants() -> None:
     odd = b"rm -f /x\na ${b:=(}\n"
     assert parse(odd).has_error
     assert any(m.apply(odd) == b":\na ${b:=(}\n" for m in mutants_of(odd))

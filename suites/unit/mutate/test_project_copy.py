@@ -19,7 +19,7 @@ def _without_git(root: Path, *scripts: Path) -> Project:
     return Project(root, scripts, runner)
 
 
-def test_project_without_git_is_copied_without_folders_of_git_and_venv_and_node_modules(
+def test_copy_of_a_project_outside_git_omits_dot_git_and_dot_venv_and_node_modules(
     tmp_path: Path,
 ) -> None:
     root, copy = tmp_path / "project", tmp_path / "copy"
@@ -85,12 +85,12 @@ def test_digest_of_all_files_excludes_the_given_files() -> None:
         assert digest_of_all(digests, []) != digest_of_all(others, [])
 
 
-def test_line_numbers_of_a_diff_are_those_in_the_new_file() -> None:
+def test_changed_lines_of_a_diff_are_numbered_as_in_the_new_file() -> None:
     diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y\n@@ -3 +3,2 @@\n-a\n+b\n+c\n@@ -9,2 +10,0 @@\n-d\n-e\n"
     assert parse_changed_lines(diff) == {1, 3, 4, 10, 11}
 
 
-def test_copy_has_the_existing_files_that_git_lists_and_a_script_that_git_ignores(
+def test_copy_has_the_files_that_git_lists_and_a_script_that_git_ignores(
     tmp_path: Path,
 ) -> None:
     """A file that git lists may have been deleted, and git may ignore the script itself."""

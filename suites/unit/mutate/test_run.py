@@ -165,7 +165,7 @@ def outcomes(report: Report) -> list[tuple[str, str | None]]:
     ]
 
 
-def test_defect_is_tried_with_the_tests_that_reach_it(runs: Runs) -> None:
+def test_mutant_is_tested_only_with_tests_that_run_the_line(runs: Runs) -> None:
     report, suite = runs.run(
         {
             "t.py::first": Behaviour(lines=[1, 2], notices="alpha"),
@@ -186,7 +186,7 @@ def test_defect_is_tried_with_the_tests_that_reach_it(runs: Runs) -> None:
     ]
 
 
-def test_defect_is_noticed_by_a_test_that_fails_or_takes_too_long_or_dies(runs: Runs) -> None:
+def test_mutant_is_killed_by_a_test_that_fails_or_times_out_or_crashes(runs: Runs) -> None:
     tests = {
         "t.py::fails": Behaviour(lines=[1], notices="alpha"),
         "t.py::hangs": Behaviour(lines=[2], notices="bravo", ends="takes too long"),
@@ -203,7 +203,7 @@ def test_defect_is_noticed_by_a_test_that_fails_or_takes_too_long_or_dies(runs: 
     ]
 
 
-def test_test_that_does_not_pass_without_a_defect_is_not_used(runs: Runs) -> None:
+def test_test_that_does_not_pass_on_the_original_script_is_not_used(runs: Runs) -> None:
     unfit = {
         "t.py::fails": Behaviour(lines=[1, 2], notices="zulu"),
         "t.py::hangs": Behaviour(lines=[1, 2], notices="zulu", ends="takes too long"),
@@ -222,7 +222,7 @@ def test_test_that_does_not_pass_without_a_defect_is_not_used(runs: Runs) -> Non
         runs.run(unfit)
 
 
-def test_test_that_reads_the_script_is_run_for_each_of_its_lines(runs: Runs) -> None:
+def test_test_that_reads_the_script_as_a_file_is_run_for_mutants_of_every_line(runs: Runs) -> None:
     """A line stays 'not reached' if a test only reads the script and notices no defect."""
     report, suite = runs.run(
         {
@@ -315,7 +315,9 @@ def test_test_is_run_again_after_a_change_of_a_test_file_that_it_uses(runs: Runs
     assert [sorted(asked) for asked, _ in suite.asked] == [["test_a.py::x", "test_b.py::x"]]
 
 
-def test_executed_lines_are_not_taken_from_another_script_with_the_same_text(runs: Runs) -> None:
+def test_executed_lines_of_one_script_are_not_used_for_another_script_with_the_same_text(
+    runs: Runs,
+) -> None:
     runs.run({"t.py::a": Behaviour(lines=[1])})
     (runs.root / "project" / _SCRIPT).unlink()
     runs.scripts = {_OTHER: _TEXT}
@@ -325,7 +327,7 @@ def test_executed_lines_are_not_taken_from_another_script_with_the_same_text(run
     assert [outcome for outcome, _ in outcomes(report)][:2] == ["not reached", "survived"]
 
 
-def test_results_are_kept_after_a_change_of_a_script_that_the_test_does_not_run(
+def test_results_of_a_test_stay_valid_after_a_change_of_a_script_that_it_does_not_run(
     runs: Runs,
 ) -> None:
     runs.scripts[_OTHER] = "yankee\n"
@@ -352,7 +354,7 @@ def test_test_that_noticed_a_defect_is_run_first_for_other_defects_of_the_same_l
     assert all(tests == [many, few] for tests in others)
 
 
-def test_shellspec_examples_run_first_in_order_and_tests_with_few_lines_run_next(
+def test_shellspec_examples_run_first_and_then_tests_with_the_fewest_lines(
     runs: Runs,
 ) -> None:
     _, suite = runs.run(
@@ -373,7 +375,7 @@ def test_shellspec_examples_run_first_in_order_and_tests_with_few_lines_run_next
     assert whole.index("t.py::few") < whole.index("t.py::many") < whole.index("u.py::notices")
 
 
-def test_run_without_time_left_tries_no_defect_and_reports_known_results(runs: Runs) -> None:
+def test_run_without_time_left_tests_no_mutant_and_reports_earlier_results(runs: Runs) -> None:
     tests = {"t.py::a": Behaviour(lines=[1, 2], notices="alpha")}
     over = time.monotonic() - 1
 
@@ -390,7 +392,7 @@ def test_only_defects_in_changed_lines_are_tried(runs: Runs) -> None:
     assert outcomes(report) == [("survived", None), ("not reached", None)]
 
 
-def test_option_since_is_refused_outside_a_git_working_tree_before_tests_run(runs: Runs) -> None:
+def test_since_option_is_refused_outside_a_git_working_tree_before_tests_run(runs: Runs) -> None:
     runs.monkeypatch.setattr(Project, "files", lambda _: pytest.fail("the project was copied"))
 
     with pytest.raises(BadInputError, match="not a git working tree"):

@@ -79,7 +79,7 @@ def worker(tmp_path: Path, answering: Pytest) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize(("collecting", "mode"), [(False, "collected"), (True, "collecting")])
-def test_pytest_in_the_copy_gets_the_mode_and_the_scripts_and_the_tests_and_the_options(
+def test_worker_passes_mode_and_scripts_and_tests_and_options_to_pytest_in_the_copy(
     worker: Worker, answering: Pytest, mode: str, *, collecting: bool
 ) -> None:
     answering.answers = ['{"tests": []}']
@@ -99,7 +99,7 @@ def test_pytest_in_the_copy_gets_the_mode_and_the_scripts_and_the_tests_and_the_
     assert answering.ended == ["killed", "waited for"]
 
 
-def test_each_request_to_a_worker_has_time_limits_and_its_own_answer(
+def test_each_request_to_a_worker_has_time_limits_and_a_separate_answer(
     worker: Worker, answering: Pytest
 ) -> None:
     answering.answers = [
@@ -136,7 +136,7 @@ def test_each_request_to_a_worker_has_time_limits_and_its_own_answer(
         (["{"], HarnessError, "does not answer"),
     ],
 )
-def test_error_for_a_pytest_without_a_valid_answer_has_its_output(
+def test_error_for_an_invalid_answer_of_pytest_has_the_output_of_pytest(
     worker: Worker, answering: Pytest, answers: list[str], error: type[Exception], told: str
 ) -> None:
     answering.answers = answers

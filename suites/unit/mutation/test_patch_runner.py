@@ -74,7 +74,7 @@ def test_tests_nearest_to_the_bug_run_first(tmp_path: Path) -> None:
     assert list(Selection(tier=Tier.HOST).runs(tmp_path, changed)) == [("suites/host",)]
 
 
-def test_folder_argument_selects_the_patches_in_the_folder(tmp_path: Path) -> None:
+def test_folder_argument_selects_all_patches_in_the_folder(tmp_path: Path) -> None:
     for name in ("2.patch", "1.diff", "notes.md"):
         (tmp_path / name).touch()
     assert [path.name for path in find_patches([tmp_path, tmp_path / "2.patch"])] == [
@@ -91,7 +91,7 @@ def test_folder_argument_selects_the_patches_in_the_folder(tmp_path: Path) -> No
     ("findings", "status"),
     [([CAUGHT], 0), ([CAUGHT, SURVIVED], 1), ([SURVIVED, UNKNOWN], 2)],
 )
-def test_status_distinguishes_survivors_from_unknown_results(
+def test_exit_status_is_1_for_a_surviving_bug_and_2_for_an_unknown_result(
     findings: list[Finding], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report(findings, as_json=True) == status

@@ -14,12 +14,12 @@ BUGS = REPOSITORY / "suites/unit/provisioning/bugs"
 PLANTS = (*TARGETS, *CORPUS.values(), *(each.plant for each in MACHINE_PLANTS))
 
 
-def test_every_behaviour_of_the_contract_has_a_planted_bug() -> None:
+def test_contract_has_32_planted_bugs_with_unique_names() -> None:
     assert len(TARGETS) == 32
     assert len({plant.name for plant in TARGETS}) == 32
 
 
-def test_every_defect_of_the_corpus_has_a_planted_bug_and_tests() -> None:
+def test_each_of_the_30_corpus_defects_has_a_planted_bug_and_a_test() -> None:
     names = [
         node.name
         for path in BUGS.glob("*.py")
@@ -36,14 +36,14 @@ def test_every_defect_of_the_corpus_has_a_planted_bug_and_tests() -> None:
     assert untested == []
 
 
-def test_every_planted_defect_on_machines_has_tests() -> None:
+def test_each_planted_bug_for_machine_tests_has_an_existing_test_file() -> None:
     assert len({each.plant.name for each in MACHINE_PLANTS}) == len(MACHINE_PLANTS)
     for each in MACHINE_PLANTS:
         assert each.family in FAMILIES
         assert (REPOSITORY / "suites/e2e" / each.tests).is_file()
 
 
-def test_each_bug_can_be_planted() -> None:
+def test_text_to_replace_occurs_exactly_once_in_the_source_for_each_planted_bug() -> None:
     """A planted source that is not valid Python fails later, when the suite runs."""
     texts = {path: (REPOSITORY / path).read_text() for path in {each.path for each in PLANTS}}
 

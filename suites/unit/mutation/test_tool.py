@@ -33,7 +33,7 @@ def script(top: object, results: str) -> ScriptedRunner:
     return ScriptedRunner().expect(argv, stdout=results)
 
 
-def test_survivors_are_printed_and_too_few_killed_mutants_fail_the_run(
+def test_surviving_mutants_are_printed_and_a_low_kill_rate_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with script(tmp_path, f"noise\n{RESULTS}") as runner:
@@ -138,7 +138,7 @@ def test_successful_run_leaves_no_copy(repository: Path) -> None:
     assert list(repository.parent.glob("copies/*")) == []
 
 
-def test_copy_is_kept_if_the_tool_fails(
+def test_copy_of_the_repository_is_kept_if_mutmut_fails(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ToolError, match=r"^mutmut ended with 1\.$"):
@@ -150,7 +150,7 @@ def test_copy_is_kept_if_the_tool_fails(
     )
 
 
-def test_interrupt_ends_the_tool_and_its_children(
+def test_interrupt_kills_the_process_group_of_mutmut(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutmut = FakeMutmut(None)

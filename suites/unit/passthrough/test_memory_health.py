@@ -17,7 +17,7 @@ WELL = {
 }
 
 
-def test_every_memory_query_has_an_example() -> None:
+def test_each_memory_query_has_a_sample_answer() -> None:
     assert set(WELL) == set(QUERIES)
 
 
@@ -60,7 +60,7 @@ def test_fault_of_the_second_gpu_is_reported(field: str, word: str, fault: str) 
 
 
 @pytest.mark.parametrize("word", ["", "[Unknown Error]", "-1", "perhaps"])
-def test_memory_health_is_unknown_after_an_invalid_answer(word: str) -> None:
+def test_invalid_answer_to_a_memory_query_raises_an_error(word: str) -> None:
     for field in WELL:
         with pytest.raises(HarnessError, match=f"expected to tell '{field}'.*unknown"):
             parse_memory_health({**WELL, field: word})

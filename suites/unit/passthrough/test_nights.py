@@ -22,7 +22,7 @@ def a_night(folder: Path, run: str, *seconds: float, gpu: GpuFacts = H100) -> Ni
     return night
 
 
-def test_results_of_each_night_are_appended_to_the_file(tmp_path: Path) -> None:
+def test_step_times_of_each_night_are_appended_to_the_file(tmp_path: Path) -> None:
     file = a_night(tmp_path, "one", 1.0).file
     a_night(tmp_path, "two", 2.0)
 

@@ -46,7 +46,7 @@ def test_default_suite_labels_of_allure_are_replaced() -> None:
     assert found[LabelType.SEVERITY] == "critical"
 
 
-def test_labels_that_the_test_sets_are_kept() -> None:
+def test_allure_labels_that_the_test_sets_are_not_replaced() -> None:
     own = [(LabelType.PARENT_SUITE, "Mine"), *DEFAULT[1:], (LabelType.SEVERITY, "trivial")]
 
     assert labels(own, {"tag": "x", "image": "debian-12"}) == [
@@ -73,7 +73,7 @@ def test_unknown_allure_severity_is_refused() -> None:
             _severities(a_config(line))
 
 
-def test_environment_file_has_a_line_for_each_fact_with_the_values_from_all_workers(
+def test_allure_environment_file_has_each_fact_with_the_values_from_all_workers(
     tmp_path: Path,
 ) -> None:
     config: Any = None
@@ -89,7 +89,7 @@ def test_environment_file_has_a_line_for_each_fact_with_the_values_from_all_work
     assert {"image=a, b, c", "gpu=C:\\\\x\\ny", "machine_driver=libvirt"} <= set(lines)
 
 
-def test_history_id_depends_on_the_vm_driver_but_not_on_the_kernel() -> None:
+def test_allure_history_id_depends_on_the_vm_driver_but_not_on_the_kernel() -> None:
     config: Any = None
     report = AllureReport(config, Settings(), Path("results"), {})
     item: Any = SimpleNamespace(config=SimpleNamespace(rootpath=Path("/root")))
@@ -152,7 +152,7 @@ def own(tmp_path: Path) -> Iterator[AllureFileLogger]:
         allure_commons.plugin_manager.register(each)
 
 
-def test_allure_files_are_written_once_and_allures_own_logger_is_restored(
+def test_original_allure_logger_is_disabled_during_the_run_and_restored_afterwards(
     tmp_path: Path, own: AllureFileLogger
 ) -> None:
     config: Any = Listening()

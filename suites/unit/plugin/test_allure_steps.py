@@ -53,7 +53,9 @@ def inner(title: str) -> InnerStep:
     return InnerStep(title=title, start_s=1.0, stop_s=2.0)
 
 
-def test_each_step_ends_with_its_own_error(allure: FakeListener) -> None:
+def test_allure_step_ends_with_the_error_that_was_raised_within_the_step(
+    allure: FakeListener,
+) -> None:
     error = KeyError("x")
     with contextlib.suppress(KeyError), take_step("outer"):
         with take_step("sound"):
@@ -95,7 +97,7 @@ def test_later_report_of_a_step_replaces_only_the_earlier_report_of_the_same_ste
     assert [step.name for step in of_two.steps] == ["c"]
 
 
-def test_reported_step_has_its_status_and_its_times_and_its_inner_steps(
+def test_reported_inner_steps_become_allure_steps_with_status_and_times(
     allure: FakeListener,
 ) -> None:
     with take_step("boot") as step:

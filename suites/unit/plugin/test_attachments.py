@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_declared_files_of_a_provisioner_are_attached(tmp_path: Path) -> None:
+def test_evidence_files_that_the_provisioner_declares_are_attached(tmp_path: Path) -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],

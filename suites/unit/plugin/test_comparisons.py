@@ -27,7 +27,7 @@ def _state(units: dict[str, dict[str, str]]) -> NodeState:
     )
 
 
-def test_comparison_of_two_units_shows_the_properties_that_differ() -> None:
+def test_comparison_of_two_systemd_units_shows_the_properties_that_differ() -> None:
     failed = replace(_UNIT, active="failed", ready_us=None)
 
     assert pytest_assertrepr_compare("==", failed, _UNIT) == [
@@ -56,7 +56,7 @@ def test_comparison_of_two_states_shows_a_difference_of_at_most_40_lines() -> No
     assert same[1] == "only values that change on an idle node differ"
 
 
-def test_comparison_of_many_fields_has_40_lines_and_ignores_fields_with_compare_false() -> None:
+def test_comparison_is_cut_to_40_lines_and_ignores_fields_with_compare_false() -> None:
     for count, last in ((39, "f38: 1 == 2"), (40, "… and 2 more lines")):
         fields: list[tuple[str, type, Any]] = [(f"f{number}", int, 0) for number in range(count)]
         fields.append(("apart", int, dataclasses.field(default=0, compare=False)))
@@ -70,7 +70,7 @@ def test_comparison_of_many_fields_has_40_lines_and_ignores_fields_with_compare_
         assert (len(lines), lines[-1].strip()) == (40, last), count
 
 
-def test_pytest_itself_explains_comparisons_of_other_types() -> None:
+def test_comparison_of_other_types_is_left_to_pytest() -> None:
     assert pytest_assertrepr_compare("==", "a", "b") is None
     assert pytest_assertrepr_compare("==", _UNIT, "b") is None
     assert pytest_assertrepr_compare("!=", _UNIT, _UNIT) is None

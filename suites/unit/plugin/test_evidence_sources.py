@@ -55,7 +55,9 @@ def gather(folder: Path, node: FakeNode, error: BaseException | None = None) -> 
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-def test_all_gathered_evidence_is_kept_and_the_new_folders_are_returned(tmp_path: Path) -> None:
+def test_each_evidence_folder_of_a_node_is_kept_and_the_new_paths_are_returned(
+    tmp_path: Path,
+) -> None:
     """The latest evidence is in the top folder, and earlier evidence in folders below."""
     names = ("first", "second", "third")
     node = FakeNode(
@@ -78,7 +80,7 @@ def test_all_gathered_evidence_is_kept_and_the_new_folders_are_returned(tmp_path
 
 @pytest.mark.parametrize("has_states", [True, False])
 @pytest.mark.parametrize("kind", [NodeEvidenceSource, MachineEvidenceSource])
-def test_error_about_two_states_names_the_file_with_their_difference(
+def test_difference_file_of_two_states_is_kept_with_the_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, *, has_states: bool
 ) -> None:
     fresh = EvidenceFolder(tmp_path / "fresh").file("/a.txt", "").evidence
@@ -96,7 +98,7 @@ def test_error_about_two_states_names_the_file_with_their_difference(
     assert (kept / "states/difference-1.txt").is_file() is has_states
 
 
-def test_earlier_evidence_is_kept_if_a_later_gathering_fails(tmp_path: Path) -> None:
+def test_earlier_evidence_is_kept_if_gathering_fresh_evidence_fails(tmp_path: Path) -> None:
     class UnreachableNode(FakeNode):
         @override
         def collect_available(self) -> Evidence:
@@ -115,7 +117,7 @@ def test_earlier_evidence_is_kept_if_a_later_gathering_fails(tmp_path: Path) -> 
     assert (kept / "earlier-1/files/a.txt").is_file()
 
 
-def test_no_evidence_is_gathered_if_the_test_passed_or_the_error_names_gathered_evidence(
+def test_fresh_evidence_is_not_gathered_if_the_test_passed_or_the_error_has_evidence(
     tmp_path: Path,
 ) -> None:
     rows: list[Callable[[Evidence], BaseException | None]] = [
@@ -134,7 +136,7 @@ def test_no_evidence_is_gathered_if_the_test_passed_or_the_error_names_gathered_
         assert files == ["earlier-1/files/judged.txt", "files/later.txt"]
 
 
-def test_evidence_is_gathered_again_if_the_error_names_no_gathered_evidence(
+def test_fresh_evidence_is_gathered_if_the_error_refers_to_no_gathered_evidence(
     tmp_path: Path,
 ) -> None:
     """Evidence from before a reboot does not show the result of the reboot."""
@@ -154,7 +156,7 @@ def test_evidence_is_gathered_again_if_the_error_names_no_gathered_evidence(
         assert files == ["earlier-1/files/judged.txt", "files/fresh.txt"], error
 
 
-def test_first_evidence_of_a_failed_test_replaces_the_evidence_of_an_earlier_run(
+def test_evidence_of_a_failed_test_replaces_the_evidence_of_an_earlier_run(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "kept/node/files").mkdir(parents=True)
@@ -164,7 +166,7 @@ def test_first_evidence_of_a_failed_test_replaces_the_evidence_of_an_earlier_run
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
 
 
-def test_evidence_of_a_machine_is_completed_with_the_error_of_the_test(
+def test_evidence_of_a_machine_is_completed_with_the_test_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     completed: list[tuple[object, Path, object]] = []
@@ -187,7 +189,7 @@ def test_evidence_of_a_machine_is_completed_with_the_error_of_the_test(
     assert completed == [(machine, place, error)]
 
 
-def test_gathered_evidence_is_copied_and_the_new_folder_is_returned(tmp_path: Path) -> None:
+def test_gathered_evidence_is_copied_and_the_path_of_the_copy_is_returned(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence
 
     moved = dict(GatheredEvidenceSource("node", evidence).gather(tmp_path / "kept", None))

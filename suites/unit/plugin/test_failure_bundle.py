@@ -85,9 +85,7 @@ def test_failure_bundle_has_a_traceback_with_locals_and_replaces_older_bundles(
     assert "removed 2 older bundles" in said
 
 
-def test_bundle_that_was_made_since_the_run_started_is_not_removed(
-    tmp_path: Path, settings: Settings
-) -> None:
+def test_bundle_of_the_current_run_is_not_removed(tmp_path: Path, settings: Settings) -> None:
     a_bundle(tmp_path, "other", 1000.0)
 
     item = finish(settings, a_bundle(tmp_path, "test", 1.0), run_started_s=0.0)
@@ -96,7 +94,7 @@ def test_bundle_that_was_made_since_the_run_started_is_not_removed(
     assert "removed" not in item.sections[0]
 
 
-def test_new_bundle_has_the_latest_modification_time_although_the_clock_is_behind(
+def test_new_bundle_has_the_latest_modification_time_even_if_the_clock_is_behind(
     tmp_path: Path, settings: Settings
 ) -> None:
     ahead_s = time.time() + 86_400

@@ -168,7 +168,7 @@ def test_junit_plugin_is_registered_in_the_controller_but_not_in_a_worker(tmp_pa
         assert config.pluginmanager.has_plugin("harness-junit") is not is_worker, is_worker
 
 
-def test_junit_names_of_an_example_are_its_groups_and_its_description() -> None:
+def test_junit_class_and_name_of_an_example_are_the_groups_and_the_description() -> None:
     for nodeid, description, names in (
         (
             "spec/a_spec.sh::g [x]::a ] b [c] d",
@@ -210,7 +210,7 @@ def phases(
 SETUP, TEARDOWN = ("setup", "passed"), ("teardown", "passed")
 
 
-def test_error_in_the_body_of_a_test_is_marked_in_its_last_report_that_has_a_verdict(
+def test_harness_error_in_the_call_phase_is_marked_in_the_last_report_with_a_verdict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pytest writes the properties of the last report that has a verdict."""
@@ -225,7 +225,7 @@ def test_error_in_the_body_of_a_test_is_marked_in_its_last_report_that_has_a_ver
         assert [when for when, is_marked in found if is_marked] == marked, call
 
 
-def test_repeated_test_is_marked_as_error_only_in_the_run_that_broke(
+def test_repeated_test_is_marked_as_error_only_in_the_run_with_the_harness_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for second in ("failed", "passed"):
@@ -251,7 +251,7 @@ def test_interleaved_reports_of_two_tests_are_marked_separately(
     assert [is_marked for _, is_marked in late] == [False, False, True, False, True, False]
 
 
-def test_error_in_setup_is_not_marked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harness_error_in_setup_is_not_marked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert phases(monkeypatch, ("setup", "broken"), TEARDOWN) == [
         ("setup", False),
         ("teardown", False),

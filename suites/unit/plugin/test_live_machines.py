@@ -49,7 +49,7 @@ def save(
     )
 
 
-def test_machine_is_saved_on_request() -> None:
+def test_machine_is_saved_according_to_the_checkpoint_and_keep_settings() -> None:
     for checkpoint, keep, has_failed, expected in (
         (FailureCheckpoint.ON_FAILURE, MachineKeep.NONE, True, True),
         (FailureCheckpoint.ON_FAILURE, MachineKeep.NONE, False, False),
@@ -62,7 +62,7 @@ def test_machine_is_saved_on_request() -> None:
         assert is_to_be_saved(settings, has_failed=has_failed) is expected
 
 
-def test_older_saved_machines_beyond_their_limit_are_removed(tmp_path: Path) -> None:
+def test_older_saved_machines_above_the_size_limit_are_removed(tmp_path: Path) -> None:
     folders = [tmp_path / name / "node/checkpoint" for name in ("older", "test")]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -77,7 +77,7 @@ def test_older_saved_machines_beyond_their_limit_are_removed(tmp_path: Path) -> 
     assert [folder.exists() for folder in folders] == [False, True]
 
 
-def test_reason_is_kept_if_a_machine_cannot_be_saved(tmp_path: Path) -> None:
+def test_reason_why_a_machine_cannot_be_saved_is_written_to_a_file(tmp_path: Path) -> None:
     rows: list[type[Exception]] = [HarnessError, WaitTimeoutError, OSError]
     for kind in rows:
         saved = save(FakeMachine(kind("It hangs.")), tmp_path, keep=MachineKeep.ALL)
@@ -88,7 +88,7 @@ def test_reason_is_kept_if_a_machine_cannot_be_saved(tmp_path: Path) -> None:
         assert (tmp_path / "test/node/checkpoint" / NOT_SAVED).read_text() == "It hangs.\n", kind
 
 
-def test_kept_machine_is_reported_with_the_command_to_enter_it(
+def test_report_of_a_kept_machine_has_the_command_to_enter_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(_bundle: MachineBundle, _evidence: Path, _settings: Settings) -> str:
@@ -108,7 +108,7 @@ def test_kept_machine_is_reported_with_the_command_to_enter_it(
         assert saved.kept == (entry if is_kept else None), (keep, has_failed)
 
 
-def test_error_that_prevents_holding_a_machine_is_reported(
+def test_error_is_reported_if_a_machine_cannot_be_kept_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> str:
@@ -123,7 +123,7 @@ def test_error_that_prevents_holding_a_machine_is_reported(
     assert "the machine could not be kept running: No memory is left." in saved.sentence
 
 
-def test_debugger_prints_the_command_to_enter_each_running_machine() -> None:
+def test_pdb_prints_the_command_to_enter_each_running_machine() -> None:
     lines: list[str] = []
     reporter = Reporter(Settings())
     terminal = SimpleNamespace(write_line=lines.append)

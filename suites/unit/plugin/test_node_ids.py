@@ -50,7 +50,7 @@ def test_each_run_of_a_repeated_test_has_its_own_folder() -> None:
     assert all(name.startswith("a.py-t") for name in names)
 
 
-def test_folder_name_that_resembles_a_name_with_a_digest_gets_a_digest() -> None:
+def test_node_id_that_resembles_a_folder_name_with_a_digest_gets_another_folder_name() -> None:
     name = folder_name("t.py::t[X]")
 
     assert folder_name(f"t.py::t[{name.removeprefix('t.py-t-').lower()}]") != name.lower()
@@ -66,7 +66,7 @@ def test_different_node_ids_have_different_folder_names(first: str, second: str)
 
 @given(st.text())
 @example(".a.py::t")
-def test_folder_name_of_any_node_id_has_only_harmless_characters(node_id: str) -> None:
+def test_folder_name_of_any_node_id_has_only_safe_characters(node_id: str) -> None:
     name = folder_name(node_id)
 
     assert re.fullmatch(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*", name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_terminal_line_is_open_while_pytest_has_written_only_a_part_of_the_line() -> None:
+def test_unfinished_terminal_line_of_pytest_is_detected() -> None:
     writer = SimpleNamespace(width_of_current_line=0)
     is_open = _OpenLine(SimpleNamespace(_tw=writer))  # type: ignore[arg-type]
 
@@ -42,7 +42,7 @@ def test_text_is_written_completely_after_partial_writes(
     assert (tmp_path / "terminal").read_bytes() == "caf\u00e9 ? progress".encode()
 
 
-def test_terminal_of_unknown_size_is_taken_for_80_by_24(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_size_defaults_to_80_by_24(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter([(120, 40), (120, 0)])
 
     def get_terminal_size(_descriptor: int) -> os.terminal_size:
@@ -56,7 +56,7 @@ def test_terminal_of_unknown_size_is_taken_for_80_by_24(monkeypatch: pytest.Monk
     assert [_size_of(1) for _ in range(3)] == [(120, 40), (80, 24), (80, 24)]
 
 
-def test_live_rows_are_only_for_a_captured_run_on_an_interactive_terminal(
+def test_live_rows_are_shown_only_in_a_captured_run_on_an_interactive_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows: list[tuple[dict[str, Any], bool]] = [
@@ -80,7 +80,7 @@ def test_live_rows_are_only_for_a_captured_run_on_an_interactive_terminal(
 
 
 @pytest.mark.parametrize("is_shown", [True, False], ids=["shown", "before-the-first-event"])
-def test_rows_stay_hidden_until_the_last_debugger_or_shell_ends(
+def test_progress_rows_stay_hidden_until_the_last_debugger_or_shell_ends(
     monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
 ) -> None:
     paused: list[int] = []
@@ -137,7 +137,7 @@ def a_worker(name: str) -> Any:
     return SimpleNamespace(workerinput={"workerid": name})
 
 
-def test_workers_share_one_progress_receiver_which_forgets_workers_that_end(
+def test_workers_share_one_progress_receiver_and_rows_of_ended_workers_are_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[FakeReceiver] = []

@@ -52,7 +52,7 @@ XFAILED = pytest.xfail.Exception("x")
 WRONG = AssertionError()
 
 
-def test_evidence_is_kept_after_setup_or_call_as_the_settings_require() -> None:
+def test_evidence_is_kept_after_a_failed_test_or_as_the_settings_require() -> None:
     on_failure, always, none = EvidenceMode.ON_FAILURE, EvidenceMode.ALWAYS, MachineKeep.NONE
     rows: list[tuple[EvidenceMode, MachineKeep, str, BaseException | None, bool]] = [
         (on_failure, none, "call", WRONG, True),
@@ -71,7 +71,7 @@ def test_evidence_is_kept_after_setup_or_call_as_the_settings_require() -> None:
         assert reporter._is_wanted(a_call(when, error)) is is_wanted, (mode, keep, when, error)
 
 
-def test_evidence_sources_of_the_same_name_have_their_own_folders() -> None:
+def test_evidence_sources_of_the_same_name_have_different_folders() -> None:
     sources = [FakeSource(name) for name in ("node", "node", "node-2", "other", "node")]
 
     assert _names(sources) == ["node", "node-2", "node-2-2", "other", "node-3"]
@@ -92,7 +92,7 @@ def test_evidence_of_other_sources_is_kept_if_one_source_fails(tmp_path: Path) -
     assert second.moved == {Path("/run/evidence"): folder / "two"}
 
 
-def test_repeated_test_keeps_the_evidence_of_each_run(tmp_path: Path) -> None:
+def test_evidence_of_each_run_of_a_repeated_test_is_kept(tmp_path: Path) -> None:
     reporter = Reporter(Settings(evidence_folder=tmp_path))
     reporter.add(FakeSource())
 
@@ -124,7 +124,7 @@ class FakeMachineSource(FakeSource):
     machine: Any = None
 
 
-def test_failed_save_of_one_machine_does_not_prevent_other_saves(
+def test_other_machines_are_saved_if_saving_one_machine_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, (when, is_saved) in enumerate(
@@ -237,7 +237,7 @@ def test_title_of_a_repeated_test_is_recorded_once() -> None:
     assert item.user_properties == [("title", "Boot a node")]
 
 
-def test_summary_separates_unmet_expectations_from_harness_errors() -> None:
+def test_summary_counts_unmet_expectations_and_harness_errors_separately() -> None:
     broken = [("harness_could_not_tell", "true")]
     kept = [("machine_kept", "harness shell --machine one")]
     stats = {

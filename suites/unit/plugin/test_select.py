@@ -22,7 +22,7 @@ def test_gpu_script_marker_of_a_module_applies_to_its_tests(
 
 
 @pytest.mark.gpu_script("gpu1", xids=(48,), mig_needs_reset=True)
-def test_gpu_script_markers_apply_to_the_gpu_that_they_name(
+def test_gpu_script_marker_applies_to_the_gpu_named_by_the_marker(
     request: pytest.FixtureRequest,
 ) -> None:
     assert gpu_scripts(request.node) == {
@@ -54,14 +54,16 @@ def test_gpu_script_marker_without_a_device_id_is_refused(request: pytest.Fixtur
         gpu_scripts(request.node)
 
 
-def test_test_without_a_provisioner_marker_pins_no_provisioner(
+def test_test_without_a_provisioner_marker_has_no_pinned_provisioner(
     request: pytest.FixtureRequest,
 ) -> None:
     assert pinned_provisioner(request.node) is None
 
 
 @pytest.mark.provisioner("gpu-node")
-def test_provisioner_is_pinned_by_its_name(request: pytest.FixtureRequest) -> None:
+def test_provisioner_marker_accepts_the_name_of_a_provisioner(
+    request: pytest.FixtureRequest,
+) -> None:
     provisioner = pinned_provisioner(request.node)
 
     assert provisioner is not None
@@ -69,7 +71,7 @@ def test_provisioner_is_pinned_by_its_name(request: pytest.FixtureRequest) -> No
 
 
 @pytest.mark.provisioner("../../e2e/own_provisioner/provisioner.yaml")
-def test_provisioner_is_pinned_by_a_path_relative_to_the_test(
+def test_provisioner_marker_accepts_a_path_relative_to_the_test_file(
     request: pytest.FixtureRequest,
 ) -> None:
     provisioner = pinned_provisioner(request.node)
@@ -96,7 +98,7 @@ def test_provisioner_marker_without_an_argument_is_refused(request: pytest.Fixtu
     assert slip.value.source == request.node.nodeid
 
 
-def test_pinned_test_runs_on_the_first_image_only_and_other_tests_run_on_all_images() -> None:
+def test_test_with_the_pin_image_marker_runs_only_on_the_first_image() -> None:
     for is_pinned in (False, True):
         mark = pytest.mark.pin_image(reason="It makes no difference.").mark if is_pinned else None
         item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _, mark=mark: mark)
@@ -124,7 +126,7 @@ def test_pin_image_marker_without_a_reason_or_with_other_arguments_is_refused() 
             images_of(item, ["one", "two"])
 
 
-def test_missing_requirement_fails_a_test_in_ci_and_where_a_gpu_is_required() -> None:
+def test_missing_requirement_fails_the_test_in_ci_or_if_a_gpu_is_required() -> None:
     for settings, is_skipped in (
         (Settings(), True),
         (Settings(ci=True), False),

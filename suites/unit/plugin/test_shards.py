@@ -102,7 +102,7 @@ def test_run_without_shards_keeps_all_tests_in_their_order() -> None:
     assert select(a_plugin(slow=9), items) == (["b.py::quick", "a.py::slow"], [])
 
 
-def test_test_that_is_deselected_later_is_not_recorded() -> None:
+def test_shard_record_omits_a_test_that_another_plugin_deselects() -> None:
     """The wrapper in which pytest deselects the tests of `--lf` ends after the hook of the shard."""
     rows: list[tuple[int, tuple[str, ...], int]] = [(1, ("a.py::one",), 1), (1, (), 0), (2, (), 2)]
     for count, left, collected in rows:
@@ -124,9 +124,7 @@ def test_all_runs_of_a_repeated_test_are_in_the_same_shard() -> None:
     assert select(a_plugin(1, 2, x=9, y=1), items) == (["a.py::x@one"] * 2, ["a.py::y"])
 
 
-def test_family_of_a_test_is_named_by_the_saved_states_and_image_and_provisioner_of_the_test() -> (
-    None
-):
+def test_test_family_consists_of_the_saved_states_and_the_image_and_the_provisioner() -> None:
     rows: list[tuple[Mapping[str, tuple[str, ...]], Mapping[str, str], str]] = [
         ({"lab": (), "image_name": ()}, {}, "a.py"),
         ({"baked": ("other",), "other": ("lab",), "lab": ()}, {}, "baked other debian-12"),
@@ -142,7 +140,7 @@ def test_family_of_a_test_is_named_by_the_saved_states_and_image_and_provisioner
         assert family_of(other) == (family if family == "a.py" else f"{family} own.yaml"), fixtures
 
 
-def test_fixture_that_a_suite_overrides_has_a_family_of_its_own() -> None:
+def test_fixture_that_a_suite_overrides_gets_a_separate_test_family() -> None:
     item: Any = FakeItem("own/a.py::x", {"state": ("lab",)}, {"state": "module"}, "debian-12")
     item.overridden = "state"
 
@@ -153,7 +151,7 @@ def a_report(test: str, when: str, duration: float = 1.5) -> Any:
     return SimpleNamespace(nodeid=f"a.py::{test}", when=when, duration=duration)
 
 
-def test_shard_record_has_ended_tests_and_their_durations(
+def test_shard_record_lists_finished_tests_and_their_durations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The system clock is set back by an hour during the run.
@@ -236,7 +234,7 @@ def registered(config: FakeConfig) -> ShardPlugin:
     return plugin
 
 
-def test_reports_are_written_to_a_new_folder_at_each_start_of_a_shard(tmp_path: Path) -> None:
+def test_each_start_of_a_shard_writes_reports_to_a_new_folder(tmp_path: Path) -> None:
     first = registered(FakeConfig(tmp_path, "r"))
     config = FakeConfig(tmp_path, "r")
 
@@ -253,7 +251,9 @@ def test_reports_are_written_to_a_new_folder_at_each_start_of_a_shard(tmp_path: 
     }
 
 
-def test_report_path_from_an_option_is_kept(tmp_path: Path) -> None:
+def test_report_path_from_an_option_overrides_the_report_folder_of_the_shard(
+    tmp_path: Path,
+) -> None:
     config = FakeConfig(tmp_path, "r", xmlpath="out.xml", allure_report_dir="here")
 
     plugin = registered(config)
@@ -263,7 +263,7 @@ def test_report_path_from_an_option_is_kept(tmp_path: Path) -> None:
     assert config.option.shell_cov_data == plugin.reports / "coverage.shell"
 
 
-def test_run_that_writes_no_reports_makes_no_folder(tmp_path: Path) -> None:
+def test_run_without_reports_creates_no_folder(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{}, {"report_dir": "r", "collectonly": True}]
     for options in rows:
         config = FakeConfig(tmp_path, **options)
@@ -289,7 +289,7 @@ def test_worker_has_the_report_paths_of_the_controller(tmp_path: Path) -> None:
     assert (plugin.reports, plugin.start) == (None, 0)
 
 
-def test_workers_of_a_shard_take_one_test_at_a_time(tmp_path: Path) -> None:
+def test_xdist_workers_of_a_shard_get_one_test_at_a_time(tmp_path: Path) -> None:
     for given, size in ((None, 1), (5, 5)):
         config = FakeConfig(tmp_path, shard="1/2", maxschedchunk=given)
         whole = FakeConfig(tmp_path, maxschedchunk=given)
@@ -300,7 +300,7 @@ def test_workers_of_a_shard_take_one_test_at_a_time(tmp_path: Path) -> None:
         assert (config.option.maxschedchunk, whole.option.maxschedchunk) == (size, given), given
 
 
-def test_sigterm_ends_the_run_of_a_shard_like_ctrl_c(tmp_path: Path) -> None:
+def test_sigterm_is_handled_like_sigint_during_the_run_of_a_shard(tmp_path: Path) -> None:
     """After either signal, machines end and reports are written."""
     config: Any = FakeConfig(tmp_path, "r")
     before = signal.getsignal(signal.SIGTERM)
@@ -311,14 +311,14 @@ def test_sigterm_ends_the_run_of_a_shard_like_ctrl_c(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_report_folder_that_cannot_be_made_is_refused_with_its_option(tmp_path: Path) -> None:
+def test_error_for_a_report_folder_that_cannot_be_created_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("a file")
 
     with pytest.raises(pytest.UsageError, match=r"--report-dir: '.*/r'"):
         registered(FakeConfig(tmp_path, "r"))
 
 
-def test_earlier_start_of_a_shard_stops_and_writes_no_record_after_a_later_start(
+def test_run_of_a_shard_stops_without_a_record_if_the_shard_was_started_again(
     tmp_path: Path,
 ) -> None:
     plugin = a_plugin(1, 2, tmp_path)
@@ -337,7 +337,7 @@ def test_earlier_start_of_a_shard_stops_and_writes_no_record_after_a_later_start
     assert not (tmp_path / "shard.json").exists()
 
 
-def test_start_time_of_a_shard_is_the_time_at_which_its_first_test_started(
+def test_first_test_time_of_a_shard_is_the_earliest_of_all_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plugin = a_plugin(1, 2)
@@ -360,7 +360,7 @@ def test_start_time_of_a_shard_is_the_time_at_which_its_first_test_started(
     )
 
 
-def test_shard_without_tests_succeeds_only_if_other_shards_have_tests() -> None:
+def test_run_of_a_shard_without_tests_succeeds_only_if_other_shards_have_tests() -> None:
     for collected, before, status in ((0, 5, 5), (7, 5, 0), (7, 2, 2), (7, 3, 3)):
         plugin = a_plugin()
         plugin._collection = ("digest", collected)
@@ -382,7 +382,9 @@ def test_empty_value_of_the_shard_or_report_dir_option_is_refused(tmp_path: Path
         assert config.plugins == [], option
 
 
-def test_run_without_a_plugin_of_its_reports_is_refused(tmp_path: Path) -> None:
+def test_report_dir_option_is_refused_if_the_junit_or_allure_plugin_is_disabled(
+    tmp_path: Path,
+) -> None:
     for name, plugin in (("xmlpath", "junitxml"), ("allure_report_dir", "allure_pytest")):
         config = FakeConfig(tmp_path, "r")
         delattr(config.option, name)

@@ -30,7 +30,7 @@ def _machines_are_their_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_facts, "machine_facts", facts)
 
 
-def test_each_value_of_a_fact_about_a_tests_machines_is_listed_once() -> None:
+def test_each_fact_about_the_machines_of_a_test_lists_equal_values_once() -> None:
     item: Any = FakeItem()
     first, second = {"image": "a", "start": "cold"}, {"image": "b", "start": "cold"}
     machines: list[Any] = [first, OSError("gone")]

@@ -20,7 +20,7 @@ def _config(here: Path, *words: str, inipath: Path | None = None) -> Any:
     )
 
 
-def test_option_and_path_in_separate_arguments_are_refused_if_an_ini_file_is_unread(
+def test_option_with_a_separate_path_argument_is_refused_if_pytest_did_not_read_the_ini_file(
     tmp_path: Path,
 ) -> None:
     for number, (name, text) in enumerate(
@@ -48,7 +48,7 @@ def test_option_and_path_in_separate_arguments_are_refused_if_an_ini_file_is_unr
         )
 
 
-def test_each_option_for_a_path_is_checked(tmp_path: Path) -> None:
+def test_each_option_with_a_path_value_is_checked_for_an_unread_ini_file(tmp_path: Path) -> None:
     for option in (
         "--shell-cov",
         "--shell-cov-data",
@@ -62,7 +62,7 @@ def test_each_option_for_a_path_is_checked(tmp_path: Path) -> None:
             unread_ini.refuse(_config(tmp_path, option, "/bin/sh"))
 
 
-def test_other_arguments_are_accepted_although_an_ini_file_is_unread(tmp_path: Path) -> None:
+def test_other_arguments_are_accepted_if_pytest_did_not_read_the_ini_file(tmp_path: Path) -> None:
     ini = tmp_path / "pytest.ini"
     ini.touch()
 

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def test_folder_for_reports_is_made_and_left_empty(tmp_path: Path) -> None:
+def test_writability_check_creates_the_report_folder_and_leaves_the_folder_empty(
+    tmp_path: Path,
+) -> None:
     require_writable(tmp_path / "a/b", option="--report-dir")
 
     assert list((tmp_path / "a/b").iterdir()) == []
 
 
-def test_unwritable_report_path_is_refused_with_its_option(tmp_path: Path) -> None:
+def test_error_for_an_unwritable_report_path_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(
@@ -62,7 +64,7 @@ def test_full_disk_is_refused_before_the_tests_run(
 
 
 @pytest.mark.parametrize(("before", "has_terminal"), [(0, True), (1, False)])
-def test_missing_report_is_reported_and_fails_the_run(
+def test_run_fails_with_an_error_message_if_a_report_could_not_be_written(
     capsys: pytest.CaptureFixture[str], before: int, has_terminal: bool
 ) -> None:
     def write_line(line: str, *, red: bool) -> None:

@@ -16,7 +16,7 @@ class SeveralError(Exception):
         self.exceptions = exceptions
 
 
-def test_exception_group_means_a_wrong_node_if_each_of_its_errors_means_a_wrong_node() -> None:
+def test_exception_group_is_a_verdict_only_if_all_its_errors_are_verdicts() -> None:
     rows: list[tuple[BaseException, bool]] = [
         (AssertionError(), True),
         (ExpectationError("x"), True),

@@ -46,7 +46,7 @@ def _later(told: _Told, what: str) -> Iterator[None]:
         yield
 
 
-def test_activity_of_a_machine_is_shown_with_its_deadline_and_the_next_activity(
+def test_activity_of_a_machine_is_reported_with_its_deadline(
     told: _Told,
 ) -> None:
     deadline = Deadline.after(30, told.clock)
@@ -66,14 +66,16 @@ def test_activity_of_a_machine_is_shown_with_its_deadline_and_the_next_activity(
     assert [event.until for event in told.events] == [None, pytest.approx(now + 30), None, None]
 
 
-def test_machine_whose_activity_failed_is_reported_as_ended(told: _Told) -> None:
+def test_machine_is_reported_as_ended_after_its_activity_failed(told: _Told) -> None:
     with pytest.raises(ValueError, match="x"), told.machine.during("starts"):
         raise ValueError("x")
 
     assert told.said[-1] == (Stage.ENDED, "has ended")
 
 
-def test_note_replaces_the_activity_and_keeps_its_stage_and_deadline(told: _Told) -> None:
+def test_note_replaces_the_message_of_an_activity_but_not_its_stage_or_deadline(
+    told: _Told,
+) -> None:
     with told.machine.during("runs", Deadline.after(30, told.clock), stage=Stage.RUNS):
         told.machine.note("runs, step 2")
 
@@ -108,7 +110,7 @@ def test_new_console_output_is_reported_each_minute_of_a_long_wait(told: _Told) 
     ]
 
 
-def test_terminal_controls_of_a_guest_are_not_shown(told: _Told) -> None:
+def test_terminal_control_sequences_of_a_guest_are_removed(told: _Told) -> None:
     with told.machine.during("waits"):
         told.machine.note("step \x1b[2J\x9b1mone\x07")
         told.machine.hear("\x1b]0;title\x07a\x9bHb\r10 %\r20 %\n".encode())
@@ -119,7 +121,9 @@ def test_terminal_controls_of_a_guest_are_not_shown(told: _Told) -> None:
     assert told.events[2].message.splitlines()[1:] == ["  | 0;titleaHb", "  | 10 %", "  | 20 %"]
 
 
-def test_console_is_reported_a_minute_after_the_last_change(told: _Told) -> None:
+def test_console_output_is_reported_one_minute_after_the_last_change_of_activity(
+    told: _Told,
+) -> None:
     with told.machine.during("waits"):
         told.clock.sleep(50)
         told.machine.note("waits, step 2")
@@ -133,7 +137,7 @@ def test_console_is_reported_a_minute_after_the_last_change(told: _Told) -> None
     assert "waits, step 2 for 60 s" in told.events[-2].message
 
 
-def test_end_of_a_wait_restarts_the_minute_until_the_next_report(told: _Told) -> None:
+def test_end_of_a_wait_restarts_the_one_minute_timer_of_the_console_report(told: _Told) -> None:
     with told.machine.during("runs for a test", stage=Stage.RUNS):
         with told.machine.during("waits"):
             told.clock.sleep(59)
@@ -176,7 +180,7 @@ def test_report_of_a_flooding_console_has_only_its_last_lines_and_they_are_trunc
     assert max(map(len, message.splitlines())) <= 170
 
 
-def test_reporting_thread_of_a_machine_ends_when_the_machine_ends_or_fails() -> None:
+def test_reporting_thread_ends_if_the_activity_of_the_machine_raises_an_error() -> None:
     machine = Activities(lambda _event: None).of("node-1")
 
     threads: list[threading.Thread] = []

@@ -38,7 +38,7 @@ def test_no_line_is_printed_for_a_machine_that_starts_quickly() -> None:
     assert board.due(120.0) == []
 
 
-def test_short_wait_prints_one_line_with_its_limit_and_one_line_at_its_end() -> None:
+def test_short_wait_prints_one_line_with_the_limit_and_one_line_at_the_end() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits for cloud-init", until=400.0), "gw0", 100.0)
 
@@ -54,7 +54,7 @@ def test_short_wait_prints_one_line_with_its_limit_and_one_line_at_its_end() -> 
     ]
 
 
-def test_wait_beyond_its_limit_is_shown_with_the_reason() -> None:
+def test_wait_beyond_the_limit_is_shown_with_the_reason() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits for cloud-init", until=120.0), "", 100.0)
 
@@ -67,7 +67,7 @@ def test_wait_beyond_its_limit_is_shown_with_the_reason() -> None:
     ]
 
 
-def test_same_name_on_two_workers_means_two_machines() -> None:
+def test_machines_of_the_same_name_on_two_workers_have_separate_rows() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "starts"), "gw0", 100.0)
     board.take(_event(Stage.BUSY, "starts"), "gw1", 101.0)
@@ -97,7 +97,7 @@ def test_interactive_machine_is_shown_only_while_it_waits() -> None:
     assert len(board.take(_event(Stage.CONSOLE, _CONSOLE), "", 561.0)) == 1
 
 
-def test_row_of_a_cache_is_removed_when_the_cache_is_ready_or_has_not_reported_for_long() -> None:
+def test_row_of_a_cache_is_removed_if_the_cache_is_ready_or_stops_reporting() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "c"), "", 100.0)
     board.take(_event(Stage.CHECK, "looking", "a"), "", 100.0)
@@ -140,7 +140,7 @@ def test_line_is_printed_every_half_minute_of_a_wait_unless_the_console_has_outp
     ]
 
 
-def test_line_about_a_machine_of_a_test_is_printed_only_if_nothing_else_is_reported() -> None:
+def test_line_about_a_machine_under_test_is_printed_only_if_no_other_line_is_due() -> None:
     board = Board()
     board.take(_event(Stage.RUNS, "runs for test_a"), "gw0", 100.0)
     board.take(_event(Stage.BUILD, "installing", "debian-12"), "gw1", 110.0)
@@ -155,7 +155,7 @@ def test_line_about_a_machine_of_a_test_is_printed_only_if_nothing_else_is_repor
     assert _without_times(alone) == ["HH:MM:SS gw0 [node-1] runs: runs for test_a, for 57 s"]
 
 
-def test_line_about_a_machine_of_a_test_is_not_printed_soon_after_another_line() -> None:
+def test_line_about_a_machine_under_test_is_not_printed_soon_after_another_line() -> None:
     board = Board()
     board.take(_event(Stage.BUILD, "installing", "debian-12"), "gw1", 110.0)
     board.take(_event(Stage.RUNS, "runs for test_a"), "gw0", 112.0)
@@ -163,7 +163,7 @@ def test_line_about_a_machine_of_a_test_is_not_printed_soon_after_another_line()
     assert [len(board.due(now)) for now in (135.0, 138.0)] == [1, 0]
 
 
-def test_line_is_printed_for_each_long_part_of_a_wait_and_for_the_end_of_the_wait() -> None:
+def test_each_long_part_of_a_wait_and_the_end_of_the_wait_print_a_line() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits", until=400.0), "", 100.0)
     begun = board.due(106.0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from suites.unit.provisioner.builders import Project
 
 
-def test_provisioner_of_the_harness_is_the_default_and_another_name_is_refused() -> None:
+def test_gpu_node_provisioner_is_the_default_and_an_unknown_name_is_refused() -> None:
     provisioner = choose_provisioner(Settings().provisioner)
 
     assert (provisioner.name, provisioner.where) == ("gpu-node", "harness.provisioning")
@@ -37,7 +37,7 @@ def test_relative_path_of_a_provisioner_is_resolved_against_the_given_folder() -
     assert {word: absolute(word, Path("/project")) for word in rows} == rows
 
 
-def test_provisioner_may_be_chosen_by_the_path_of_its_file(project: Project) -> None:
+def test_provisioner_setting_accepts_the_path_of_a_provisioner_file(project: Project) -> None:
     path = project.write("mine.yaml", "schema: 1\nname: mine\nrun: [/bin/true]\n")
 
     assert choose_provisioner(str(path)).name == "mine"

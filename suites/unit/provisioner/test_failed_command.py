@@ -25,7 +25,7 @@ def is_noted(provisioner: Provisioner) -> bool:
     return any(argv[place : place + 2] == NOTED for place in range(len(argv)))
 
 
-def test_only_a_bash_script_gets_a_trap_that_records_the_failed_command() -> None:
+def test_bash_trap_that_records_the_failed_command_is_set_only_for_bash_scripts() -> None:
     for shebang in (
         "#!/bin/bash",
         "#!/usr/bin/env bash",
@@ -46,7 +46,7 @@ def test_script_is_a_bash_script_if_the_declared_shell_is_bash() -> None:
     assert not is_noted(a_provisioner("#!/bin/bash\n", "", "/opt/of-the-image"))
 
 
-def test_script_with_an_err_trap_of_its_own_gets_no_trap() -> None:
+def test_bash_script_that_sets_an_err_trap_gets_no_trap_of_the_harness() -> None:
     for own in (
         "trap 'failed $LINENO' ERR\n",
         "  trap failed EXIT ERR # both\n",
@@ -70,7 +70,7 @@ def test_declared_bash_env_is_not_overridden() -> None:
     assert provisioner.guest_command("boot")[-5:] == ("env", "BASH_ENV=", "A=b", MAIN, "boot")
 
 
-def test_record_of_a_failed_command_is_parsed_unless_it_is_damaged() -> None:
+def test_damaged_record_of_a_failed_command_is_parsed_as_none() -> None:
     assert parse_failed_command("7\n26\n/opt/lib.sh\nx <<END\ntext\nEND\n") == FailedCommand(
         command="x <<END\ntext\nEND", exit_code=7, file="/opt/lib.sh", line=26
     )

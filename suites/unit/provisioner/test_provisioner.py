@@ -22,7 +22,7 @@ PAYLOAD = Payload(content=b"#!/usr/bin/env python3\nPK", digest="ab" * 32)
 MINE = Provisioner(name="mine", run=["/opt/mine", "boot; reboot"])
 
 
-def test_guest_files_of_the_provisioner_gpu_node_are_its_program_and_its_configuration() -> None:
+def test_guest_files_of_the_gpu_node_provisioner_are_the_program_and_the_configuration() -> None:
     program, config = gpu_node_provisioner(PAYLOAD).guest_files(
         {
             NodeFact.HAS_GPUS: False,
@@ -44,7 +44,7 @@ def test_guest_files_of_the_provisioner_gpu_node_are_its_program_and_its_configu
     }
 
 
-def test_provisioner_gpu_node_runs_in_isolated_python_with_its_configuration_and_outcome() -> None:
+def test_gpu_node_provisioner_runs_in_isolated_python_with_config_and_outcome_options() -> None:
     argv = gpu_node_provisioner(PAYLOAD).guest_command("boot", output="/var/log/output")
 
     assert argv == (
@@ -59,13 +59,13 @@ def test_provisioner_gpu_node_runs_in_isolated_python_with_its_configuration_and
     )
 
 
-def test_program_env_with_the_declared_variables_precedes_the_command() -> None:
+def test_declared_environment_variables_are_set_by_the_env_program_before_the_command() -> None:
     argv = replace(MINE, environment={"A": "x; y"}).guest_command("boot")
 
     assert argv[-4:] == ("env", "A=x; y", "/opt/mine", "boot; reboot")
 
 
-def test_boot_command_in_the_run_key_overrides_a_boot_command_in_the_commands_key() -> None:
+def test_run_key_overrides_a_boot_command_in_the_commands_key() -> None:
     assert replace(MINE, commands={"boot": ["/other"]}).command("boot") == MINE.run
 
 
@@ -84,12 +84,12 @@ def test_command_that_is_not_a_list_of_words_or_not_declared_is_refused() -> Non
         MINE.guest_command("bake")
 
 
-def test_requested_configuration_is_refused_if_no_configuration_file_is_declared() -> None:
+def test_configuration_request_is_refused_if_no_configuration_file_is_declared() -> None:
     with pytest.raises(BadInputError, match=r"key 'config': .* asks for 'gpu_node'; declare one"):
         MINE.guest_files({}, {"gpu_node": True})
 
 
-def test_configuration_has_the_declared_format() -> None:
+def test_configuration_file_is_written_in_the_declared_format() -> None:
     rows = {
         ConfigurationFormat.JSON: b'{\n  "A": "1",\n  "B": true\n}\n',
         ConfigurationFormat.YAML: b"A: '1'\nB: true\n",
@@ -102,7 +102,7 @@ def test_configuration_has_the_declared_format() -> None:
         assert file.content == content
 
 
-def test_facts_of_the_node_override_declared_values_and_a_request_overrides_both() -> None:
+def test_node_facts_override_declared_values_and_requested_values_override_both() -> None:
     """A fact that is false or null still overrides a declared value."""
     node_values = {"B": NodeFact.HAS_GPUS, "C": NodeFact.GPU_COUNT, "D": NodeFact.GPU_COUNT}
     values = dict.fromkeys("ABCD", 7)
@@ -128,13 +128,13 @@ def test_value_that_the_configuration_format_cannot_express_is_refused() -> None
             provisioner.guest_files({}, {"A": value})
 
 
-def test_variable_that_env_would_misread_is_refused() -> None:
+def test_environment_variable_that_the_env_program_would_misread_is_refused() -> None:
     for environment in ({"-i": ""}, {"": "x"}, {"A B": "x"}, {"A": "x\0"}):
         with pytest.raises(BadInputError, match=r"key 'environment\..*': A variable needs a name"):
             replace(MINE, environment=environment)
 
 
-def test_bake_digest_covers_all_that_the_bake_puts_into_the_machine() -> None:
+def test_provisioner_digest_changes_with_everything_that_the_bake_uses() -> None:
     file = GuestFile(path="/opt/mine", content=b"1")
     mine = replace(MINE, files=[file], bake=["/opt/mine"])
     configuration = ConfigurationFile(path="/etc/c")
@@ -159,9 +159,7 @@ def test_bake_digest_covers_all_that_the_bake_puts_into_the_machine() -> None:
     assert replace(mine, name="yours", source="/elsewhere").digest == mine.digest
 
 
-def test_provisioner_gpu_node_is_baked_with_value_gpu_node_false_and_has_the_payload_digest() -> (
-    None
-):
+def test_gpu_node_provisioner_is_baked_with_gpu_node_false_and_has_the_payload_digest() -> None:
     provisioner = gpu_node_provisioner(PAYLOAD)
 
     assert provisioner.digest == PAYLOAD.digest

@@ -54,7 +54,7 @@ def test_all_keys_of_a_provisioner_file_are_read(project: Project) -> None:
     assert (provisioner.metadata_path, provisioner.timeout_s) == ("/run/my/metadata.json", 90.5)
 
 
-def test_values_in_a_configuration_for_a_shell_are_quoted(project: Project) -> None:
+def test_values_in_an_env_configuration_file_are_quoted_for_the_shell(project: Project) -> None:
     *_, configuration = project.read(WHOLE).guest_files({}, {"MY_COUNT": 8})
 
     assert configuration == GuestFile(
@@ -239,7 +239,7 @@ def test_error_for_an_invalid_provisioner_file_mentions_the_file_and_the_key(
         assert "\n" not in message, name
 
 
-def test_files_that_are_too_large_together_are_refused(
+def test_guest_files_above_the_total_size_limit_are_refused(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit applies to the sum of all files."""

@@ -87,7 +87,7 @@ CUDA_LTS = "mcr.microsoft.com/aks/aks-gpu-cuda-lts:*"
 TAG = f"{VERSION}-{SHA}"
 
 
-def test_listed_tags_of_an_image_are_found_by_the_images_whole_name() -> None:
+def test_tags_in_the_component_list_are_found_by_the_whole_image_name() -> None:
     """The name of one driver type may be a prefix of another type's name."""
     registry = "mcr.microsoft.com/aks/aks-gpu-"
     document = json.loads(
@@ -178,13 +178,15 @@ def test_error_for_a_bake_without_a_version_mentions_the_field(invocation: Invoc
     assert "'gpu_driver_version' is not set" in str(invocation.outcome()["error"])
 
 
-def test_requested_driver_type_is_baked(simulated: SimulatedNode, invocation: Invocation) -> None:
+def test_bake_uses_the_requested_driver_type(
+    simulated: SimulatedNode, invocation: Invocation
+) -> None:
     simulated.images = {IMAGE.replace("cuda-lts", "cuda")}
 
     assert invocation.run("bake", {**BAKE, "gpu_driver_type": "cuda"}) == 0
 
 
-def test_node_without_kernel_headers_is_baked_for_its_own_kernel(
+def test_node_without_kernel_headers_is_baked_for_the_running_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.files.remove("/lib/modules")
@@ -205,7 +207,7 @@ def test_node_without_kernel_headers_is_baked_for_its_own_kernel(
     assert f"  - nvidia-cuda-driver-prebaked={TAG} (kernel {OTHER_KERNEL})" in invocation.log()
 
 
-def test_bake_fails_if_the_record_or_the_module_does_not_fit_the_image(
+def test_bake_fails_if_the_record_or_module_does_not_match_the_driver_image(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     build = simulated.build
@@ -258,7 +260,7 @@ def fail_after_building_half(simulated: SimulatedNode) -> None:
     simulated._entry_point = build  # type: ignore[method-assign]
 
 
-def test_failed_build_is_removed_except_for_its_log(
+def test_failed_bake_removes_the_build_but_not_the_build_log(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)
@@ -276,7 +278,7 @@ def test_failed_build_is_removed_except_for_its_log(
     assert len([call for call in simulated.calls if call[-1] == "build-only"]) == 3
 
 
-def test_failed_build_is_removed_although_one_of_its_logs_cannot_be_read(
+def test_failed_build_is_removed_even_if_one_of_its_logs_cannot_be_read(
     simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_after_building_half(simulated)
@@ -316,7 +318,7 @@ def test_interrupted_build_is_removed_with_its_container(
     assert not simulated.files.exists(RECORD_PATH)
 
 
-def test_failed_build_whose_removal_is_interrupted_leaves_a_corrupt_record(
+def test_interrupted_removal_of_a_failed_build_leaves_a_corrupt_record(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A boot would trust a complete record of a driver that is partly removed."""
@@ -341,7 +343,7 @@ def test_failed_build_whose_removal_is_interrupted_leaves_a_corrupt_record(
     assert record.is_corrupt
 
 
-def test_failed_build_is_removed_although_its_log_cannot_be_kept(
+def test_failed_build_is_removed_even_if_its_log_cannot_be_saved(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)
@@ -375,7 +377,7 @@ def test_failure_to_write_the_record_of_a_failed_build_is_logged(
     )
 
 
-def test_bake_that_fails_before_it_builds_keeps_the_earlier_record_and_module(
+def test_bake_that_fails_before_the_build_keeps_the_earlier_record_and_module(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

@@ -33,7 +33,7 @@ def failure(stdout: str = "", exit_code: int = 1) -> CommandResult:
     return CommandResult(argv=(), exit_code=exit_code, stdout=stdout, stderr="no")
 
 
-def test_boot_with_the_prebaked_kernel_takes_the_fast_path(
+def test_boot_with_the_prebaked_kernel_installs_the_driver_without_a_build(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A killed run left the container."""
@@ -50,7 +50,7 @@ def test_boot_with_the_prebaked_kernel_takes_the_fast_path(
     assert invocation.steps()["install-driver"] == "skipped"
 
 
-def test_module_is_built_again_for_another_kernel(
+def test_module_is_built_again_if_the_node_runs_another_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -81,7 +81,7 @@ def test_boot_of_a_node_without_gpu_removes_the_driver(
     )
 
 
-def test_driver_is_removed_from_an_opted_out_node_with_a_gpu_after_kubelet_started(
+def test_opted_out_node_with_a_gpu_removes_the_driver_after_kubelet_started(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -218,7 +218,7 @@ def test_dra_driver_starts_after_a_healthy_kubelet(
     assert sorted(order, key=lines.index) == order
 
 
-def test_corrupted_inforom_ends_validation_at_once(
+def test_corrupted_inforom_ends_validation_without_a_retry(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -265,7 +265,7 @@ def test_node_that_partitions_its_gpu_reboots_at_the_end_of_the_boot(
     assert simulated.files.exists("/etc/systemd/system/mig-partition.service")
 
 
-def test_container_of_an_install_that_hangs_is_removed(
+def test_container_of_a_hanging_install_is_removed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -301,7 +301,7 @@ def test_cri_o_gets_the_nvidia_runtime_unless_the_node_opted_out(
         ("cuda-lts", "grid", VERSION, False),
     ],
 )
-def test_grid_line_is_logged_only_by_a_grid_node_with_a_baked_driver_of_another_kind(
+def test_grid_teardown_is_logged_only_on_a_grid_node_with_a_baked_driver_of_another_kind(
     simulated: SimulatedNode,
     invocation: Invocation,
     wanted: str,
@@ -322,7 +322,7 @@ def test_grid_line_is_logged_only_by_a_grid_node_with_a_baked_driver_of_another_
     assert any(line in said for said in invocation.prebake_lines()) is is_told
 
 
-def test_opted_out_node_loses_the_nvidia_runtime(
+def test_nvidia_runtime_is_removed_from_an_opted_out_node(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("boot", GPU_NODE) == 0

@@ -36,7 +36,7 @@ def test_version_is_read_from_the_output_of_containerd() -> None:
     assert {text: parse_version(text) for text in rows} == rows
 
 
-def test_cdi_support_is_detected_from_containerds_configuration() -> None:
+def test_cdi_support_is_detected_from_the_containerd_configuration() -> None:
     rows = {
         (V2 + "  enable_cdi = true\n", "1.7.24"): CdiSupport.NATIVE,
         ("[plugins.cri]\nenable_cdi = true\n", "1.7.0"): CdiSupport.NATIVE,
@@ -63,7 +63,7 @@ def test_cdi_support_is_detected_from_containerds_configuration() -> None:
     } == rows
 
 
-def test_runtime_with_native_cdi_needs_no_nvidia_runtime_by_default() -> None:
+def test_nvidia_runtime_is_not_the_default_runtime_if_cdi_is_native() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=True)
 
     assert choice == choose_runtime(Engine.CRI_O, is_cdi_enabled=True, is_native=True)
@@ -87,7 +87,7 @@ def test_runtime_with_native_cdi_needs_no_nvidia_runtime_by_default() -> None:
     }
 
 
-def test_runtime_without_native_cdi_uses_the_runtime_class_nvidia() -> None:
+def test_nvidia_runtime_is_the_default_runtime_if_cdi_is_not_native() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=False)
 
     assert choice.runtime_class == "nvidia"
@@ -134,7 +134,7 @@ SPECS_WITH_GPU = {
 }
 
 
-def test_cdi_spec_with_a_gpu_is_recognised_in_each_notation() -> None:
+def test_cdi_spec_with_a_gpu_is_recognised_in_json_and_yaml() -> None:
     for name, spec in SPECS_WITH_GPU.items():
         assert offers_device(spec, "nvidia.com/gpu"), name
         assert not offers_device(spec, "nvidia.com/mig"), name
@@ -167,7 +167,7 @@ def test_cdi_spec_without_a_gpu_is_recognised() -> None:
     assert [spec for spec in SPECS_WITHOUT_GPU if offers_device(spec, "nvidia.com/gpu")] == []
 
 
-def test_containerd_without_cdi_uses_the_automatic_mode() -> None:
+def test_containerd_without_cdi_uses_the_nvidia_runtime_in_auto_mode() -> None:
     choice = choose_runtime(CONTAINERD, is_cdi_enabled=False, is_native=True)
 
     assert choice == choose_runtime(CONTAINERD, is_cdi_enabled=False, is_native=False)
@@ -193,7 +193,7 @@ def test_cri_o_without_cdi_uses_a_hook_instead_of_the_nvidia_runtime() -> None:
     assert toolkit_environment(choice) == {"CRIO_CONFIG_MODE": "hook"}
 
 
-def test_device_plugin_gets_the_path_of_the_cdi_hook_in_the_toolkits_folder() -> None:
+def test_device_plugin_gets_the_path_of_the_cdi_hook_in_the_toolkit_folder() -> None:
     for is_native in (True, False):
         choice = choose_runtime(CONTAINERD, is_cdi_enabled=True, is_native=is_native)
 

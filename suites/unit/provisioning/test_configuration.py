@@ -99,7 +99,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
     assert set(document) == {field.name for field in fields(Configuration)}
 
 
-def test_host_of_a_registry_may_have_capital_letters() -> None:
+def test_registry_host_may_contain_capital_letters() -> None:
     name = "Registry-1.Example.COM:5000/gpu/driver"
     document = {"precompiled_image": name, "mcr_repository_base": f"{name}/"}
 
@@ -124,7 +124,7 @@ def test_null_or_empty_value_is_treated_as_not_set() -> None:
     assert parse_configuration({"gpu_driver_type": None, "gpu_node": ""}, {}) == Configuration()
 
 
-def test_field_config_gpu_driver_if_needed_is_true_only_for_the_literal_true() -> None:
+def test_config_gpu_driver_if_needed_is_true_only_for_true_and_string_true() -> None:
     rows = {True: True, "true": True, "True": False, "false": False, False: False}
 
     assert {
@@ -221,7 +221,7 @@ def test_error_for_a_bad_value_mentions_its_field() -> None:
     }
 
 
-def test_bounds_of_numbers_are_accepted() -> None:
+def test_minimum_and_maximum_of_numeric_fields_are_accepted() -> None:
     for key, value in (
         ("retry_budget_s", 0.5),
         ("retry_budget_s", 86400),
@@ -248,7 +248,7 @@ def test_error_for_an_unknown_field_shows_the_known_fields() -> None:
     assert message.count(", ") == len(fields(Configuration)) - 1
 
 
-def test_node_partitions_its_gpu_only_if_it_has_a_profile() -> None:
+def test_mig_node_field_must_agree_with_the_gpu_instance_profile_field() -> None:
     for profile, is_mig in ((None, True), ("MIG1g", False)):
         said = refusal({"mig_node": is_mig, "gpu_instance_profile": profile})
         assert "'mig_node' contradicts 'gpu_instance_profile'" in said

@@ -81,7 +81,7 @@ def nodes_of_each_kind(
             yield row, kind, simulated
 
 
-def test_containerd_of_a_gpu_node_is_accepted_only_if_the_nvidia_runtime_is_in_effect(
+def test_configured_gpu_node_has_the_nvidia_runtime_in_the_containerd_dump(
     tmp_path: Path,
 ) -> None:
     for row, kind, simulated in nodes_of_each_kind(tmp_path, lambda kind: kind.gpu):
@@ -98,7 +98,7 @@ def test_containerd_of_a_gpu_node_is_accepted_only_if_the_nvidia_runtime_is_in_e
         assert has_nvidia_runtime(dump, cri_table(dump)), row
 
 
-def test_containerd_of_an_opted_out_node_starts_no_pod_with_a_program_of_nvidia(
+def test_configured_opted_out_node_has_no_nvidia_runtime_in_the_containerd_configuration(
     tmp_path: Path,
 ) -> None:
     for row, kind, simulated in nodes_of_each_kind(tmp_path, lambda kind: kind.opted_out):
@@ -116,7 +116,7 @@ def test_containerd_of_an_opted_out_node_starts_no_pod_with_a_program_of_nvidia(
         assert (text == main) == (nvidia_runtimes(main) == []), row
 
 
-def test_node_is_not_ready_if_its_configuration_is_refused(
+def test_boot_fails_without_kubelet_if_the_containerd_configuration_is_refused(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A package of Docker disables CRI; the opted-out node's default runtime is missing."""
@@ -139,7 +139,7 @@ def nvidia_runtimes(text: str) -> list[str]:
     return [runtime.name for runtime in read_runtimes(text, cri_table(text)) if runtime.is_nvidia]
 
 
-def test_runtime_of_another_name_is_kept_without_nvidias_program() -> None:
+def test_runtime_of_another_name_is_kept_without_the_nvidia_program() -> None:
     """AKS's `untrusted` runtime uses NVIDIA's program on a GPU node and runc on other nodes."""
     for name in ("untrusted", "kata-nvidia"):
         left = left_of(AKS.replace("untrusted", name))
@@ -149,7 +149,7 @@ def test_runtime_of_another_name_is_kept_without_nvidias_program() -> None:
         assert default_runtime(left, TABLE) == "runc"
 
 
-def test_default_runtime_whose_table_was_removed_earlier_is_replaced_by_runc() -> None:
+def test_default_runtime_without_a_table_is_replaced_by_runc() -> None:
     """A default runtime that does not exist breaks every pod (gpu-operator 188)."""
     other = f"{RUNC}# without nvidia\n"
     for text in (f"version = 2\n{DEFAULT_NVIDIA}{other}", f"version = 2\n{other}{DEFAULT_NVIDIA}"):
@@ -167,7 +167,7 @@ def test_runc_is_added_beside_the_remaining_runtimes() -> None:
     assert WantedRuntimes(has_nvidia=False).difference(left) is None
 
 
-def test_configuration_of_an_opted_out_node_mentions_no_nvidia_program_in_any_key() -> None:
+def test_nvidia_program_is_removed_from_every_key_on_an_opted_out_node() -> None:
     texts = [
         f'[plugins."{CRI}".containerd.default_runtime.options]\nRuntime = "{PROGRAM}"\n',
         f'[plugins."{CRI}".containerd.default_runtime]\nruntime_engine = "{PROGRAM}"\n',
@@ -186,13 +186,13 @@ def test_configuration_of_an_opted_out_node_mentions_no_nvidia_program_in_any_ke
         assert "nvidia-oci" not in left, text
 
 
-def test_runc_in_a_folder_of_the_toolkit_is_not_taken_for_a_program_of_nvidia() -> None:
+def test_runc_in_the_nvidia_toolkit_folder_is_not_taken_for_an_nvidia_program() -> None:
     program = "/opt/nvidia-container-runtime/bin/runc"
 
     assert left_of(f'version = 2\n{RUNC}options.BinaryName = "{program}"\n') == ""
 
 
-def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime() -> None:
+def test_runc_is_added_to_a_runtimes_table_without_the_default_runtime() -> None:
     """Containerd 2, which prints format 3, keeps its own runc beside the table."""
     text = f"version = 2\n{NVIDIA}SystemdCgroup = true\n"
     options = (*TABLE, "containerd", "runtimes", "runc", "options")
@@ -220,9 +220,7 @@ def left_of(text: str) -> str:
     return non_gpu_configuration(RuntimeFacts(text=text, cdi=CdiSupport.NATIVE)) or ""
 
 
-def test_runc_gets_the_options_of_the_default_runtime_if_there_are_two_runtimes_of_nvidia() -> (
-    None
-):
+def test_runc_gets_the_options_of_the_default_nvidia_runtime_if_there_are_two() -> None:
     for default in ("nvidia", "nvidia-cdi"):
         text = f'version = 2\n[plugins."{CRI}".containerd]\ndefault_runtime_name = "{default}"\n'
         for name in ("nvidia", "nvidia-cdi"):
@@ -237,7 +235,7 @@ def test_runc_gets_the_options_of_the_default_runtime_if_there_are_two_runtimes_
         assert [runtime.name for runtime in read_runtimes(left, TABLE)] == ["runc"]
 
 
-def test_runc_that_is_already_present_keeps_its_own_options() -> None:
+def test_options_of_an_existing_runc_runtime_are_not_changed() -> None:
     runc = f'{RUNC}[plugins."{CRI}".containerd.runtimes.runc.options]\nSystemdCgroup = false\n'
     left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}SystemdCgroup = true\n{runc}")
 
@@ -246,7 +244,7 @@ def test_runc_that_is_already_present_keeps_its_own_options() -> None:
     assert default_runtime(left, TABLE) == "runc"
 
 
-def test_default_nvidia_runtime_of_another_name_is_kept_without_nvidias_program() -> None:
+def test_default_nvidia_runtime_of_another_name_is_kept_without_the_nvidia_program() -> None:
     text = f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}Root = '/r'\n".replace("nvidia", "gpu").replace(
         "gpu-container", "nvidia-container"
     )
@@ -258,7 +256,7 @@ def test_default_nvidia_runtime_of_another_name_is_kept_without_nvidias_program(
     assert get_value(left, (*gpu.table, "options", "Root")) == "'/r'"
 
 
-def test_runtime_keeps_no_key_that_names_nvidias_program() -> None:
+def test_every_key_with_the_nvidia_program_is_removed_from_a_runtime() -> None:
     """Before the runc shims existed, other keys named the program of a runtime."""
     both = f'{NVIDIA}Runtime = "{PROGRAM}"\nRoot = "/r"\n'
     other = both.replace("runtimes.nvidia", "runtimes.gpu")
@@ -286,7 +284,7 @@ def test_runc_is_not_added_to_a_cri_table_without_runtimes() -> None:
     assert left_of(f"version = 2\n{table}").strip() == "version = 2"
 
 
-def test_table_of_runtimes_depends_on_the_format_and_on_containerd() -> None:
+def test_cri_table_depends_on_the_format_version_and_the_containerd_version() -> None:
     """Containerd 2, which prints format 3, ignores the tables of format 1."""
     old, new = ("plugins", "cri"), ("plugins", "io.containerd.cri.v1.runtime")
     rows: dict[tuple[str, str | None], tuple[str, ...]] = {
@@ -313,7 +311,7 @@ def test_table_of_runtimes_depends_on_the_format_and_on_containerd() -> None:
     assert {(text, dump): cri_table(text, dump) for text, dump in rows} == rows
 
 
-def test_program_of_a_runtime_is_read_from_its_keys() -> None:
+def test_program_of_a_runtime_is_read_from_binaryname_or_runtime_or_runtime_engine() -> None:
     rows: dict[str, tuple[str | None, bool]] = {
         f'options.BinaryName = "{PROGRAM}"\noptions.Runtime = "crun"\n': (PROGRAM, True),
         f'options.BinaryName = "crun"\noptions.Runtime = "{PROGRAM}"\n': ("crun", False),
@@ -334,7 +332,7 @@ def test_program_of_a_runtime_is_read_from_its_keys() -> None:
     assert seen == rows
 
 
-def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
+def test_nvidia_runtime_is_recognised_by_the_whole_path_of_the_program() -> None:
     rows = {
         PROGRAM: True,
         "nvidia-container-runtime": True,
@@ -348,7 +346,7 @@ def test_nvidia_runtime_is_recognised_by_its_whole_program() -> None:
     } == rows
 
 
-def test_nvidia_runtime_needs_a_type_and_a_program_that_its_shim_starts() -> None:
+def test_nvidia_runtime_needs_a_runtime_type_whose_shim_starts_the_program() -> None:
     """Only the oldest shim starts the program of the oldest keys."""
     alone = f'[plugins."{CRI}".containerd.default_runtime]\nruntime_type = "x"\noptions.BinaryName = "{PROGRAM}"\n'
     assert not has_nvidia_runtime(alone, TABLE)
@@ -373,7 +371,7 @@ def test_nvidia_runtime_needs_a_type_and_a_program_that_its_shim_starts() -> Non
         assert has_nvidia_runtime(f'{text}options.BinaryName = "{PROGRAM}"\n', TABLE), key
 
 
-def test_strings_are_read_in_either_kind_of_quotes() -> None:
+def test_toml_strings_are_read_in_double_and_single_quotes() -> None:
     """Containerd 2 prints literal strings; earlier versions print basic strings."""
     runtimes = f'[plugins."{CRI}".containerd]\ndefault_runtime_name = "kata"\n{KATA}{NVIDIA}{RUNC}'
     basic = f'version = 2\nimports = ["c*.toml"]\ndisabled_plugins = ["cri"]\n{runtimes}'
@@ -387,7 +385,7 @@ def test_strings_are_read_in_either_kind_of_quotes() -> None:
         assert read_runtimes(text, TABLE) == read_runtimes(basic, TABLE), text
 
 
-def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime() -> None:
+def test_configuration_of_a_gpu_node_with_the_nvidia_runtime_is_not_changed() -> None:
     """A dump of containerd 2 has format 3 even if the file, which imports others, has format 2."""
     own = f"version = 2\n{RUNC}{NVIDIA}"
     newer = own.replace("version = 2", "version = 3").replace(CRI, "io.containerd.cri.v1.runtime")
@@ -407,9 +405,7 @@ def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime
     assert gpu_configuration(off) is None
 
 
-def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_node_with_a_gpu() -> (
-    None
-):
+def test_wanted_runtimes_of_a_gpu_node_depend_on_the_configuration_and_cdi_support() -> None:
     has_runtime = f"version = 2\n{RUNC}{NVIDIA}"
     default, cdi = replace(GPU, is_nvidia_default=True), replace(GPU, is_cdi_on=True)
     rows = {
@@ -453,9 +449,7 @@ def test_runtimes_of_containerd_are_checked_again_after_its_restart(
     assert invocation.steps()["validate-runtime"] == "failed"
 
 
-def test_dump_of_another_format_is_compared_and_a_dump_of_an_unknown_format_is_not_accepted() -> (
-    None
-):
+def test_containerd_dump_of_an_unknown_format_version_is_not_accepted() -> None:
     dump = f"version = 3\n{CDI_OFF}".replace(CRI, "io.containerd.cri.v1.runtime")
     wanted = replace(GPU, is_cdi_on=True)
 
@@ -467,7 +461,7 @@ def test_dump_of_another_format_is_compared_and_a_dump_of_an_unknown_format_is_n
         assert GPU.difference(answer) is not None, answer
 
 
-def test_file_that_imports_its_own_folder_is_checked_after_it_is_written(tmp_path: Path) -> None:
+def test_containerd_configuration_that_imports_its_own_folder_is_accepted(tmp_path: Path) -> None:
     """A temporary file in the same folder would import the old file."""
     simulated = SimulatedNode(tmp_path, containerd=Release.MIDDLE)
     simulated.files.write(CONTAINERD_CONFIG, KINDS["imports its own folder"].main or "")
@@ -484,7 +478,7 @@ DEFAULT_KATA = DEFAULT_NVIDIA.replace("nvidia", "kata")
 CDI_OFF = f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n'
 
 
-def test_dump_of_containerd_is_compared_with_the_wanted_runtimes() -> None:
+def test_containerd_dump_is_compared_with_the_wanted_runtimes() -> None:
     default, cdi = replace(GPU, is_nvidia_default=True), replace(GPU, is_cdi_on=True)
     rows = [
         (GPU, RUNC + NVIDIA, None),
@@ -597,7 +591,7 @@ def test_no_format_version_is_added_to_a_file_with_short_plugin_names() -> None:
         assert (get_value(edited, ("version",)) is None) is is_short, text
 
 
-def test_file_that_imports_itself_is_reported() -> None:
+def test_containerd_configuration_that_imports_itself_is_detected() -> None:
     rows = {
         "[]": False,
         '["/etc/containerd/conf.d/*.toml"]': False,
@@ -617,7 +611,7 @@ def test_file_that_imports_itself_is_reported() -> None:
     assert {imports: imports_itself(f"imports = {imports}\n") for imports in rows} == rows
 
 
-def test_runtime_of_an_unchanged_opted_out_node_is_not_validated(
+def test_runtime_of_an_opted_out_node_is_not_validated_if_nothing_changed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert boot(simulated, invocation, "format 2", ("SkipGpuDriverInstall", "true")) == 0
@@ -649,7 +643,7 @@ def test_opted_out_node_is_not_ready_if_an_imported_file_makes_nvidia_the_defaul
         assert "kubelet" not in simulated.active
 
 
-def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
+def test_each_subtable_of_the_runtimes_table_is_read_as_a_runtime() -> None:
     rows: dict[str, list[str]] = {
         f'[plugins."{CRI}".containerd.runtimes]\n': [],
         f'[plugins."{CRI}".containerd.runtimes.kata]\n': ["kata"],
@@ -664,7 +658,7 @@ def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
     assert {text: [each.name for each in read_runtimes(text, TABLE)] for text in rows} == rows
 
 
-def test_error_says_that_the_configuration_is_unchanged_only_if_that_is_true(
+def test_error_for_a_refused_containerd_configuration_says_that_the_file_is_unchanged(
     simulated: SimulatedNode,
 ) -> None:
     node = make_node(simulated, simulated.top)

@@ -34,7 +34,7 @@ TABLE = load_recording("nvidia-smi/580.159.04-h100-table").text
 MISMATCH = "The driver's programs and its loaded module have different versions"
 
 
-def test_nvidia_smi_is_not_tried_again_after_a_failure_that_waiting_does_not_repair(
+def test_nvidia_smi_is_not_retried_after_a_permanent_failure(
     tmp_path: Path,
 ) -> None:
     """The message of the tool is preferred to its exit code."""
@@ -79,14 +79,14 @@ def test_nvidia_smi_is_not_tried_again_after_a_failure_that_waiting_does_not_rep
             assert words is CORRUPT or verdict.exit_code is ExitCode.GPU_DRIVERS_START_FAIL
 
 
-def test_nvidia_smi_is_run_from_path_or_from_the_drivers_folder() -> None:
+def test_nvidia_smi_is_run_from_path_or_from_the_driver_folder() -> None:
     run = query_device(Retry(attempts=2, pause_s=1, timeout_s=3))
 
     assert run.argv == ("nvidia-smi",)
     assert run.fallback_program == "/usr/local/nvidia/bin/nvidia-smi"
 
 
-def test_driver_is_configured_on_request_or_after_a_teardown() -> None:
+def test_driver_is_configured_on_request_or_if_the_decision_is_teardown_install() -> None:
     rows = {
         (True, Action.INSTALL): True,
         (False, Action.INSTALL_SKIP_BUILD): False,
@@ -101,7 +101,7 @@ def test_driver_is_configured_on_request_or_after_a_teardown() -> None:
     } == rows
 
 
-def test_plan_of_validation_contains_only_checks() -> None:
+def test_validation_plan_contains_only_checks() -> None:
     assert validate_plan(Configuration()).describe() == (
         "validate-probe  # failure: exit 84\n"
         "    nvidia-modprobe -u -c0  # 24 attempts, 5 s apart, limit 25 s each\n"
@@ -131,7 +131,9 @@ def test_validation_of_a_node_with_cri_o_does_not_check_containerd() -> None:
     ]
 
 
-def test_another_loaded_driver_version_is_reported_before_kernel_messages(tmp_path: Path) -> None:
+def test_error_for_another_loaded_driver_version_takes_priority_over_kernel_messages(
+    tmp_path: Path,
+) -> None:
     files = NodeFiles(tmp_path)
     runner = ScriptedRunner()
     runner.expect("dmesg", stdout="NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n", times=3)

@@ -30,7 +30,7 @@ REFUSALS = {
 }
 
 
-def test_two_lines_of_a_message_are_joined() -> None:
+def test_driver_message_on_two_lines_is_read_as_one_message() -> None:
     for log in REFUSALS.values():
         (message,) = parse_messages(log)
         assert message.words is not None
@@ -53,7 +53,7 @@ def test_driver_message_that_is_not_in_the_catalogue_is_unknown() -> None:
         assert message.describe() == f"The driver logged '[    9.1] {line}', an unknown message."
 
 
-def test_line_without_an_error_of_the_driver_is_not_a_message() -> None:
+def test_kernel_log_line_without_a_driver_error_is_not_a_driver_message() -> None:
     for line in (
         "nvidia: loading out-of-tree module taints kernel.",
         "nvidia-uvm: Loaded the UVM driver, major device number 234.",
@@ -75,7 +75,7 @@ PREFIXES = (
 )  # fmt: skip
 
 
-def test_error_of_nvidia_or_drm_is_found_behind_each_form_of_time_stamp_and_caller() -> None:
+def test_error_of_nvidia_or_drm_is_found_after_any_time_stamp_prefix() -> None:
     found = {
         prefix: [
             message.condemns_node
@@ -106,7 +106,7 @@ PARTS = (
 )  # fmt: skip
 
 
-def test_line_of_the_driver_with_a_word_for_an_error_is_read_as_a_message() -> None:
+def test_driver_line_with_an_error_word_is_read_as_a_message() -> None:
     lines = [f"{part}: new: an error" for part in PARTS]
     lines += [f"nvidia: new: {said}" for said in SAID]
 
@@ -152,7 +152,7 @@ def test_driver_message_is_recognised_by_the_start_of_its_line() -> None:
     assert {line: len(parse_messages(line)) for line in BEGINNINGS} == BEGINNINGS
 
 
-def test_messages_of_several_lines_are_separated() -> None:
+def test_consecutive_driver_messages_of_several_lines_are_separated() -> None:
     bar = (
         "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
         "NVRM: BAR{} is 0M @ 0x0 (PCI:0000:0{}:00.0)\n"
@@ -168,7 +168,7 @@ def test_messages_of_several_lines_are_separated() -> None:
     assert messages[1].line == bar.partition("\n")[0]
 
 
-def test_empty_serial_number_does_not_consume_the_next_message() -> None:
+def test_message_after_an_empty_serial_number_is_read_separately() -> None:
     serial, loss = parse_messages(f"[ 9.1] NVRM: GPU Board Serial Number: \n[ 9.2] {LOST}\n")
 
     assert serial.words is not None
@@ -201,7 +201,7 @@ RELEASES = {
 }  # fmt: skip
 
 
-def test_message_without_a_version_may_belong_to_any_release_logged_beside_it() -> None:
+def test_message_without_a_version_may_belong_to_each_driver_release_logged_nearby() -> None:
     seen = {}
     for log in RELEASES:
         (lost,) = [message for message in parse_messages(log) if message.condemns_node]
@@ -224,7 +224,7 @@ def test_version_in_a_message_overrides_versions_in_nearby_lines() -> None:
     assert not refusal.is_of("470.12")
 
 
-def test_most_severe_message_in_the_output_of_a_program_is_returned() -> None:
+def test_most_severe_message_in_the_output_of_a_tool_is_returned() -> None:
     expected = {
         "infoROM is corrupted\nGPU is lost": CORRUPT_INFOROM,
         "GPU is lost\ninfoROM is corrupted": CORRUPT_INFOROM,
@@ -283,12 +283,12 @@ def test_long_output_of_a_program_is_read_within_the_time_limit() -> None:
     assert time.process_time() - began < _MOST_S
 
 
-def test_driver_message_is_read_up_to_the_line_limit() -> None:
+def test_driver_line_above_the_length_limit_is_not_read() -> None:
     assert len(parse_messages(f"nvidia: {'x' * 4000} error")) == 1
     assert parse_messages(f"nvidia: {'x' * 4100} error") == ()
 
 
-def test_each_driver_message_is_shown_with_its_own_log_line() -> None:
+def test_each_driver_message_has_the_log_line_on_which_it_starts() -> None:
     expected = {
         f"  {LOST}  \n": [LOST],
         f"{LOST}\nnvidia: a notice\n{LOST}\n": [LOST, LOST],
@@ -299,9 +299,7 @@ def test_each_driver_message_is_shown_with_its_own_log_line() -> None:
     assert {log: [each.line for each in parse_messages(log)] for log in expected} == expected
 
 
-def test_message_logged_between_two_releases_belongs_to_both_and_a_later_message_to_the_second() -> (
-    None
-):
+def test_message_logged_between_two_driver_releases_may_belong_to_either_release() -> None:
     log = "\n".join((loaded("1.1").strip(), *REFUSAL, loaded("2.2").strip(), LOST))
     refusal, lost = [message for message in parse_messages(log) if message.condemns_node]
 

@@ -57,7 +57,7 @@ def test_each_entry_of_the_catalogue_has_a_meaning_and_each_fault_has_a_remedy()
         assert not words.can_retry_help or words.can_rebuild_help, words
 
 
-def test_each_pattern_for_driver_messages_matches_a_sample_text() -> None:
+def test_each_pattern_for_driver_messages_matches_a_sample_message() -> None:
     texts = [
         *(text for text, *_ in FAULTS),
         *NOTICES,
@@ -137,7 +137,7 @@ def test_nvlink_error_that_is_not_fatal_leaves_the_node_healthy() -> None:
     assert seen == {said: [severity] for said, severity in NVLINKS.items()}
 
 
-def test_message_that_matches_known_words_only_partially_is_unknown() -> None:
+def test_message_that_matches_a_pattern_only_partially_is_unknown() -> None:
     texts = [
         *("GPUis lost, skipping x", "GPU is lost,skipping x", "RmInitAdapterfailed! (0x26)"),
         "_gpuFabricProbeRbmSleepLinks: Error setting links to sleep on linkmask 0x0003",
@@ -161,7 +161,7 @@ MAY_BUILD = {
 }
 
 
-def test_failed_load_of_a_module_is_never_retried_but_the_module_may_be_built_again() -> None:
+def test_failed_load_of_a_module_is_not_retried_but_may_be_fixed_by_a_build() -> None:
     """gpu-driver-container 44, gpu-operator 553 and 1726, and AKS 5860 report such failures."""
     found = {output: find_tool_words(output) for output in MAY_BUILD}
 
@@ -464,7 +464,7 @@ REST = (
 )
 
 
-def test_each_fault_message_has_its_cause_and_says_whether_a_retry_or_a_build_helps() -> None:
+def test_each_fault_message_has_the_expected_cause_and_retry_and_build_flags() -> None:
     """Only a fault that is certainly permanent ends the retries."""
     for text, name, helps in FAULTS:
         messages = parse_messages(f"[    9.1] {text}\n")
@@ -479,7 +479,7 @@ def test_each_fault_message_has_its_cause_and_says_whether_a_retry_or_a_build_he
         assert "?" not in messages[0].describe(), text
 
 
-def test_driver_notice_is_not_taken_for_a_fault() -> None:
+def test_driver_notice_is_not_classified_as_a_fault() -> None:
     texts = [*NOTICES, *(f"NVRM: {line}" for line in REST)]
 
     seen = {text: [*map(severity_of, parse_messages(f"[    9.1] {text}\n"))] for text in texts}
@@ -512,7 +512,7 @@ XIDS = {
 _OF_CLASS = {xid: said for said, xids in XIDS.items() for xid in xids}
 
 
-def test_xid_has_the_class_of_the_catalogue() -> None:
+def test_each_xid_has_the_severity_and_name_of_the_nvidia_catalogue() -> None:
     for address in ("PCI:0000:01:00", "0000:01:00"):
         seen = {}
         for xid in range(180):
@@ -604,14 +604,14 @@ _SAID_BY_PROGRAMS = (
 )  # fmt: skip
 
 
-def test_cause_of_a_message_in_the_output_of_a_program_is_found() -> None:
+def test_cause_is_found_for_each_known_error_in_the_output_of_a_tool() -> None:
     for said, name in _SAID_BY_PROGRAMS:
         words = find_tool_words(f"Thu Nov 26\n{said}\nend\n")
 
         assert (said, None if words is None else words.name) == (said, name)
 
 
-def test_exit_codes_of_nvidia_smi_that_no_retry_changes_have_an_explanation() -> None:
+def test_permanent_exit_codes_of_nvidia_smi_have_an_explanation() -> None:
     """A later retry may help after exit code 9 (no driver is loaded) or 6 (there is no GPU)."""
     assert SMI_EXIT_CODES == {
         8: NO_POWER,
@@ -639,7 +639,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def test_gpu_and_release_are_read_from_a_driver_message() -> None:
+def test_gpu_address_and_driver_release_are_read_from_a_driver_message() -> None:
     seen = {log: [message.fields for message in parse_messages(f"{log}\n")] for log in FIELDS}
 
     assert seen == {log: [fields] for log, fields in FIELDS.items()}

@@ -110,7 +110,7 @@ def test_step_writes_a_file_and_makes_a_folder_and_removes_a_file(tmp_path: Path
     assert only(executor).status is StepStatus.DONE
 
 
-def test_report_of_a_step_joins_the_details_of_its_actions(tmp_path: Path) -> None:
+def test_report_of_a_step_joins_the_details_of_all_actions(tmp_path: Path) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
     one = Do(description=(), function=lambda _: "One.")
     silent = Do(description=(), function=lambda _: None)
@@ -138,7 +138,7 @@ def test_fatal_failure_ends_the_run_with_the_exit_code_of_the_step(tmp_path: Pat
     assert console[0] == (f"2026-08-21T12:00:00.000+00:00 step one failed after 0.0 s: {block}")
 
 
-def test_failure_that_is_ignored_lets_the_next_step_but_not_the_next_action_run(
+def test_ignored_failure_skips_the_remaining_actions_but_not_the_next_step(
     tmp_path: Path,
 ) -> None:
     with ScriptedRunner().expect("a", exit_code=1).expect("b") as runner:
@@ -150,7 +150,7 @@ def test_failure_that_is_ignored_lets_the_next_step_but_not_the_next_action_run(
     assert statuses(executor) == {"one": "failed", "two": "done"}
 
 
-def test_exit_code_of_an_error_overrides_the_exit_code_of_its_step(tmp_path: Path) -> None:
+def test_exit_code_of_an_error_overrides_the_exit_code_of_the_step(tmp_path: Path) -> None:
     """If the failure of a step is ignored, the exit code of an error does not end the run."""
     for error in (
         ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, "No."),
@@ -183,7 +183,7 @@ def test_step_fails_if_its_file_cannot_be_read_or_written(tmp_path: Path) -> Non
         assert failure.value.exit_code is FATAL
 
 
-def test_fallback_runs_only_after_the_failure_of_its_own_step(tmp_path: Path) -> None:
+def test_fallback_step_runs_only_after_the_failure_of_the_step_it_replaces(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("a b", exit_code=1)
@@ -244,7 +244,7 @@ def test_actions_are_run_if_their_condition_is_met(tmp_path: Path) -> None:
     assert (only(executor).status, only(executor).detail) == (StepStatus.DONE, "Said.")
 
 
-def test_unmet_condition_does_not_skip_the_other_actions_of_the_step(tmp_path: Path) -> None:
+def test_unmet_condition_does_not_skip_other_actions_of_the_step(tmp_path: Path) -> None:
     """The time limit of the condition's command is reduced to the remaining budget."""
     with ScriptedRunner().expect("ask", timeout_s=4).expect("a") as runner:
         executor = Executor(make_node(runner, tmp_path, budget_s=4))
@@ -266,7 +266,7 @@ def _pass(clock: FakeClock, seconds: float) -> Callable[[], None]:
     return lambda: clock.advance(seconds)
 
 
-def test_events_have_the_start_and_end_of_their_step_or_group(tmp_path: Path) -> None:
+def test_events_have_the_start_and_end_time_of_the_step_or_group(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()

@@ -30,6 +30,6 @@ OWN_CODES = {
 }
 
 
-def test_each_exit_code_has_one_number_and_one_name() -> None:
+def test_exit_codes_have_the_expected_numbers_and_names() -> None:
     assert {int(code): code.name for code in ExitCode} == {**AKS_CODES, **OWN_CODES}
     assert len(ExitCode.__members__) == len(ExitCode)

@@ -61,7 +61,7 @@ def script_runtime(runner: ScriptedRunner) -> ScriptedRunner:
     )
 
 
-def test_only_a_few_commands_are_run_on_a_node_without_gpu(tmp_path: Path) -> None:
+def test_facts_of_a_node_without_gpu_need_only_a_few_commands(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write("/etc/os-release", "ID=debian\n")
 
     facts = see(script().expect("uname -n", stdout="Node-A\n"), tmp_path)
@@ -82,7 +82,9 @@ def test_only_a_few_commands_are_run_on_a_node_without_gpu(tmp_path: Path) -> No
     )
 
 
-def test_module_is_proved_on_a_managed_node_whose_record_matches(tmp_path: Path) -> None:
+def test_module_is_checked_by_dkms_and_modinfo_if_the_record_matches_the_node(
+    tmp_path: Path,
+) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files, ("EnableManagedGPUExperience", "True"), vm_size="Standard_NC6")
     write_record(files)
@@ -115,7 +117,7 @@ def test_module_is_proved_on_a_managed_node_whose_record_matches(tmp_path: Path)
     )
 
 
-def test_plan_proves_the_module_without_writing(tmp_path: Path) -> None:
+def test_plan_checks_the_module_without_updating_the_linker_cache(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files)
     write_record(files)
@@ -163,7 +165,7 @@ def test_containerd_is_not_queried_on_cri_o(tmp_path: Path) -> None:
     )
 
 
-def test_facts_of_an_opted_out_node_with_a_gpu_include_the_runtime_and_the_removal(
+def test_facts_of_an_opted_out_node_with_a_gpu_include_the_runtime_and_removal_commands(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)
@@ -228,7 +230,7 @@ def test_decision_is_made_even_if_uname_fails(tmp_path: Path) -> None:
     assert facts.decision == Decision(action=Action.INSTALL, reason=Reason.KERNEL)
 
 
-def test_tag_that_disables_the_driver_is_looked_up_before_the_tag_of_the_managed_services(
+def test_skip_driver_tag_is_looked_up_before_the_managed_services_tag(
     tmp_path: Path,
 ) -> None:
     """A node that opted out has no managed services, whatever the tag of the services says."""
@@ -250,7 +252,7 @@ def test_tag_that_disables_the_driver_is_looked_up_before_the_tag_of_the_managed
     assert facts.mode is None
 
 
-def test_teardown_before_an_install_keeps_the_payload_and_the_caches(tmp_path: Path) -> None:
+def test_teardown_before_an_install_does_not_remove_the_payload_and_caches(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files)
     write_record(files, version="570.1")

@@ -32,7 +32,7 @@ def test_family_of_the_distribution_is_derived_from_os_release() -> None:
     assert {text: family_of(text) for text in rows} == rows
 
 
-def test_fields_of_os_release_are_read_with_their_whole_value() -> None:
+def test_os_release_values_may_contain_equal_signs_and_quotes() -> None:
     assert os_release_fields("URL=\"https://x/?a=b\"\nNAME='X'\nVARIANT=MUX\n\n# no field\n") == {
         "URL": "https://x/?a=b",
         "NAME": "X",
@@ -40,7 +40,7 @@ def test_fields_of_os_release_are_read_with_their_whole_value() -> None:
     }
 
 
-def test_each_family_has_one_source_of_drivers() -> None:
+def test_each_distribution_family_has_one_driver_source() -> None:
     assert {family: driver_source(family) for family in Family} == {
         Family.DEBIAN: DriverSource.CONTAINER_IMAGE,
         Family.AZURE_LINUX: DriverSource.PACKAGES,

@@ -31,7 +31,7 @@ def test_journal_line_is_written_to_the_console_and_the_log(tmp_path: Path) -> N
     assert LOG_PATH == "/var/log/azure/cluster-provision.log"
 
 
-def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None:
+def test_event_has_the_fields_that_the_azure_guest_agent_reads(tmp_path: Path) -> None:
     clock = FakeClock()
     clock.advance(61.0625)
     started = EPOCH + dt.timedelta(milliseconds=1999, microseconds=500)
@@ -67,7 +67,7 @@ def test_events_in_one_millisecond_get_different_numeric_file_names(tmp_path: Pa
     assert [event["TaskName"] for event in read_events(NodeFiles(tmp_path))] == ["a", "b", "c"]
 
 
-def test_console_on_a_full_disk_is_ignored(tmp_path: Path) -> None:
+def test_failed_write_to_the_console_is_ignored(tmp_path: Path) -> None:
     def refuse(_: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -76,7 +76,7 @@ def test_console_on_a_full_disk_is_ignored(tmp_path: Path) -> None:
     assert NodeFiles(tmp_path).read(LOG_PATH) == "one\n"
 
 
-def test_full_disk_is_reported_on_the_console_and_ignored(
+def test_failed_write_of_the_log_or_an_event_is_reported_on_the_console(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -40,7 +40,7 @@ INSTALLED = DkmsEntry(
 )
 
 
-def test_line_of_dkms_status_is_parsed_in_the_form_of_each_release() -> None:
+def test_dkms_status_line_of_each_dkms_release_is_parsed() -> None:
     for line in (
         f"nvidia, {VERSION}, {KERNEL}, x86_64: installed",
         f"  nvidia/{VERSION},{KERNEL},x86_64:installed",
@@ -52,7 +52,7 @@ def test_line_of_dkms_status_is_parsed_in_the_form_of_each_release() -> None:
         assert parse_dkms_status(line) == (INSTALLED,), line
 
 
-def test_states_in_the_output_of_dkms_are_distinguished() -> None:
+def test_dkms_states_added_and_built_and_installed_are_distinguished() -> None:
     text = (
         f"nvidia/{VERSION}: added\n"
         f"nvidia/{VERSION}, {KERNEL}, x86_64: built\n"
@@ -96,7 +96,7 @@ def test_module_without_vermagic_has_no_kernel() -> None:
     assert ModuleFile(version=None, vermagic=" ").kernel is None
 
 
-def test_dkms_module_is_installed_only_if_each_field_of_its_entry_matches() -> None:
+def test_dkms_module_is_installed_only_if_each_field_of_the_status_entry_matches() -> None:
     rows = {
         INSTALLED: True,
         replace(INSTALLED, module="nvidia-fs"): False,
@@ -114,7 +114,7 @@ def test_dkms_module_is_installed_only_if_each_field_of_its_entry_matches() -> N
     } == rows
 
 
-def test_proof_of_a_module_runs_each_tool_once(tmp_path: Path) -> None:
+def test_check_of_a_module_runs_ldconfig_and_dkms_and_modinfo_once(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("ldconfig", timeout_s=60)
@@ -136,7 +136,7 @@ def test_proof_of_a_module_runs_each_tool_once(tmp_path: Path) -> None:
     )
 
 
-def test_proof_for_a_plan_does_not_write_the_linker_cache(tmp_path: Path) -> None:
+def test_read_only_check_of_a_module_does_not_write_the_linker_cache(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("ldconfig -N -X", timeout_s=60, exit_code=1)
@@ -158,7 +158,7 @@ def test_proof_for_a_plan_does_not_write_the_linker_cache(tmp_path: Path) -> Non
         ("built", ("nvidia.ko",), ()),
     ],
 )
-def test_modules_of_dkms_whose_files_are_gone_are_lost(
+def test_installed_dkms_module_without_its_file_is_reported_as_lost(
     tmp_path: Path, state: str, kept: tuple[str, ...], lost: tuple[str, ...]
 ) -> None:
     """A later branch of the driver may have a module that the harness does not know."""
@@ -186,7 +186,7 @@ PROC_MODULES = (
 )
 
 
-def test_loaded_modules_are_parsed_with_the_modules_that_use_them() -> None:
+def test_loaded_modules_are_parsed_from_proc_modules_with_their_users() -> None:
     modules = parse_proc_modules(f"garbage\nx 1 y -\nx 1 2\n{PROC_MODULES}nouveau 1 - -\n")
 
     assert modules[3] == LoadedModule(
@@ -197,7 +197,7 @@ def test_loaded_modules_are_parsed_with_the_modules_that_use_them() -> None:
     assert len(modules) == 6
 
 
-def test_modules_are_ordered_with_dependents_before_their_dependencies(tmp_path: Path) -> None:
+def test_driver_modules_are_ordered_with_dependents_before_dependencies(tmp_path: Path) -> None:
     modules = (
         *reversed(parse_proc_modules(PROC_MODULES)),
         LoadedModule(name="nvidia_peermem", references=0, holders=()),
@@ -224,7 +224,7 @@ def _nvidia(references: int, *holders: str) -> tuple[LoadedModule, ...]:
     )
 
 
-def test_driver_is_busy_if_anything_except_its_own_modules_uses_it() -> None:
+def test_driver_is_busy_if_a_process_or_a_foreign_module_uses_it() -> None:
     rows = {
         (): False,
         _nvidia(0): False,
@@ -332,7 +332,7 @@ def test_recorded_dkms_status_is_parsed() -> None:
         assert {(entry.module, entry.version) for entry in entries} == {("nvidia", VERSION)}
 
 
-def test_recorded_output_of_the_tools_proves_a_module(tmp_path: Path) -> None:
+def test_recorded_dkms_and_modinfo_output_shows_an_installed_module(tmp_path: Path) -> None:
     """DKMS 3.0 and kmod 30 of Debian 12; DKMS 3.2, kmod 34 and a kernel with a plus sign of Debian 13."""
     newer = "6.12.117+deb13-cloud-amd64"
     for kernel, other, dkms, modinfo in (

@@ -204,7 +204,7 @@ def test_failure_is_printed_and_logged_and_written_to_the_outcome(
     assert [(step["name"], step["duration_s"]) for step in steps] == [("start-kubelet", 12.346)]
 
 
-def test_multiplier_stretches_the_time_budget_and_the_limits_within_it(
+def test_time_limit_multiplier_increases_the_time_budget_and_command_limits(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.units.clear()
@@ -313,7 +313,7 @@ def test_outcome_path_that_cannot_be_a_file_does_not_change_the_exit_code(
     assert fifo.is_fifo()
 
 
-def test_outcome_is_written_only_on_request(simulated: SimulatedNode) -> None:
+def test_outcome_file_is_written_only_with_the_outcome_option(simulated: SimulatedNode) -> None:
     code = run(
         ["teardown", f"--root={simulated.top}"],
         runner=simulated,
@@ -426,7 +426,7 @@ def test_validation_fails_without_a_driver_and_installs_none(
 # -- the unit mig-partition ---------------------------------------------------------------------
 
 
-def test_mig_unit_partitions_by_the_profile_in_its_environment(tmp_path: Path) -> None:
+def test_mig_partition_command_uses_the_profile_in_the_environment(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("nvidia-smi -mig 1")
@@ -439,7 +439,7 @@ def test_mig_unit_partitions_by_the_profile_in_its_environment(tmp_path: Path) -
         assert invocation.run("mig-partition") == 0
 
 
-def test_mig_unit_exits_1_without_a_known_profile_or_if_the_gpu_refuses_mig_mode(
+def test_mig_partition_exits_1_without_a_known_profile_or_if_the_gpu_refuses_mig_mode(
     tmp_path: Path,
 ) -> None:
     invocation = Invocation(tmp_path, ScriptedRunner().expect("nvidia-smi -mig 1", exit_code=3))
@@ -469,7 +469,7 @@ def parse(*argv: str) -> int:
     )
 
 
-def test_root_option_defaults_to_the_root_of_this_machine() -> None:
+def test_root_option_defaults_to_slash() -> None:
     for name in COMMANDS:
         assert _parser().parse_args([name]).root == Path("/")
         assert _parser().parse_args([name, "--root=/mnt"]).root == Path("/mnt")
@@ -494,7 +494,7 @@ def test_bad_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None
         assert capsys.readouterr().err.startswith("usage: provisioning")
 
 
-def test_main_runs_on_this_machine_and_ends_at_sigterm_as_at_ctrl_c(
+def test_main_handles_sigterm_like_sigint_and_uses_the_local_runner(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     handlers: list[object] = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_answer_is_the_stripped_output_or_is_none_if_the_command_failed(tmp_path: Path) -> None:
+def test_answer_is_the_stripped_output_or_none_if_the_command_failed(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("uname -r", timeout_s=30, stdout=" 6.1\n")
@@ -27,7 +27,7 @@ def test_answer_is_the_stripped_output_or_is_none_if_the_command_failed(tmp_path
         assert node.answer("uname", "-r") is None
 
 
-def test_command_has_a_multiplied_limit_within_the_deadline_of_the_whole_run() -> None:
+def test_multiplied_command_limit_does_not_exceed_the_deadline_of_the_run() -> None:
     clock = FakeClock()
     with (
         ScriptedRunner().expect("a", timeout_s=50).expect("a", timeout_s=20) as scripted,
@@ -39,7 +39,7 @@ def test_command_has_a_multiplied_limit_within_the_deadline_of_the_whole_run() -
         runner.run(("a",), timeout_s=20)
 
 
-def test_commands_end_before_the_deadline_of_the_whole_run() -> None:
+def test_command_limit_does_not_exceed_the_remaining_time_of_the_run() -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()

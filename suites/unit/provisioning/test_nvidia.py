@@ -59,7 +59,7 @@ def test_vm_size_determines_the_driver_type() -> None:
     assert {size: driver_type_for(size) for size in SIZES} == SIZES
 
 
-def test_driver_image_has_the_same_name_in_every_cloud() -> None:
+def test_driver_image_has_the_mcr_name_whatever_registry_it_is_pulled_from() -> None:
     image = DriverImage(
         driver_type="grid", version="570.86.15", sha="20260101", registry="registry.example:5000/"
     )

@@ -29,7 +29,7 @@ def step(name: str, *needs: str, fallback_of: str | None = None) -> Step:
     )
 
 
-def test_each_step_comes_after_the_steps_that_it_needs_and_else_keeps_its_place() -> None:
+def test_plan_order_moves_a_step_only_behind_the_steps_that_it_needs() -> None:
     """A fallback comes after the step that it replaces."""
     for steps, order in (
         ([step("c", "a", "b"), step("b", "a"), step("a"), step("d")], "abcd"),
@@ -40,14 +40,14 @@ def test_each_step_comes_after_the_steps_that_it_needs_and_else_keeps_its_place(
         assert [each.name for each in Plan.order(steps).steps] == [*order]
 
 
-def test_steps_that_need_each_other_or_have_the_same_name_are_refused() -> None:
+def test_cyclic_dependencies_and_duplicate_step_names_are_refused() -> None:
     with pytest.raises(PlanError, match=r"^The steps \['a', 'b'\] need each other in a cycle\.$"):
         Plan.order([step("b", "a"), step("a", "b"), step("c")])
     with pytest.raises(PlanError, match=r"^Two steps have the name 'b'\.$"):
         Plan.order([step("a"), step("b"), step("b")])
 
 
-def test_step_is_reported_with_its_first_command_or_else_with_its_name() -> None:
+def test_step_command_is_the_first_command_or_the_step_name_without_a_command() -> None:
     run = Run(argv=("a", "b c"), retry=Retry(timeout_s=1))
     other = Run(argv=("d",), retry=Retry(timeout_s=1))
     with_run = Step(name="n", actions=(Remove(path="/x"), run, other), exit_code=None)
@@ -56,7 +56,7 @@ def test_step_is_reported_with_its_first_command_or_else_with_its_name() -> None
     assert step("only-a-name").command == "only-a-name"
 
 
-def test_log_action_prints_its_line(tmp_path: Path) -> None:
+def test_log_action_prints_the_given_line(tmp_path: Path) -> None:
     console: list[str] = []
     action = log_line("  - a=b")
 

@@ -199,7 +199,7 @@ PLANS = {
 }
 
 
-def test_plan_of_a_boot_matches_the_golden_file() -> None:
+def test_boot_plans_match_the_golden_files() -> None:
     for name in sorted({*PLANS} - {"other-version", "precompiled-only", "arm64"}):
         expect_golden(f"plan-{name}", PLANS[name]().describe())
 
@@ -220,7 +220,7 @@ def test_plan_of_a_bake_matches_the_golden_file(tmp_path: Path) -> None:
     expect_golden("plan-bake", plan.describe())
 
 
-def test_each_step_has_the_events_that_the_dashboards_read() -> None:
+def test_step_events_match_the_golden_file() -> None:
     """The event of the step comes first, then its groups, innermost first."""
     lines = {
         f"{step.name}: {', '.join((step.event or '-', *reversed(step.groups)))}"
@@ -267,7 +267,7 @@ MILESTONES = (
 )
 
 
-def test_each_step_follows_the_steps_that_it_needs_however_they_are_listed() -> None:
+def test_order_of_important_steps_does_not_depend_on_the_order_of_the_step_list() -> None:
     """In any order of the list, each step comes after all steps that it needs."""
     for name, make in PLANS.items():
         steps = make().steps
@@ -278,7 +278,7 @@ def test_each_step_follows_the_steps_that_it_needs_however_they_are_listed() -> 
         assert [each for each in names if each in there] == there, name
 
 
-def test_every_step_that_another_step_needs_is_in_some_plan() -> None:
+def test_each_needed_step_name_exists_in_some_plan() -> None:
     plans = [make() for make in PLANS.values()]
     known = {step.name for plan in plans for step in plan.steps}
     needed = {need for plan in plans for step in plan.steps for need in step.needs}
@@ -286,7 +286,7 @@ def test_every_step_that_another_step_needs_is_in_some_plan() -> None:
     assert needed <= known
 
 
-def test_containerd_is_restarted_if_a_killed_run_wrote_its_file() -> None:
+def test_containerd_is_restarted_if_its_configuration_is_newer_than_the_socket() -> None:
     def names(runtime: RuntimeFacts, *, is_opted_out: bool, is_configured: bool) -> list[str]:
         asked = configuration(config_gpu_driver_if_needed=is_configured)
         decision = (
@@ -343,7 +343,7 @@ def test_invalid_containerd_toml_has_its_own_exit_code() -> None:
         assert error.value.exit_code is ExitCode.FILE_WATCH_TIMEOUT
 
 
-def test_readiness_line_says_whether_the_record_exists_and_matches() -> None:
+def test_readiness_line_shows_whether_the_record_exists_and_matches_the_driver_kind() -> None:
     rows = {
         (None, "cuda-lts"): "marker_present=false driver_kind_match=false",
         (RECORD, "cuda-lts"): "marker_present=true driver_kind_match=true",
@@ -357,7 +357,7 @@ def test_readiness_line_says_whether_the_record_exists_and_matches() -> None:
         )
 
 
-def test_only_the_device_plugin_gets_the_environment_of_the_runtime() -> None:
+def test_cdi_environment_is_set_only_for_the_device_plugin_mode() -> None:
     texts = {}
     for mode in (*Mode, None):
         plan = make_plan(configuration(), facts(mode=mode), PROGRAM)
@@ -383,7 +383,7 @@ def test_node_that_opted_out_may_have_a_distribution_of_any_family() -> None:
         assert ("clean-up-driver" in names) is (action is Action.TEARDOWN)
 
 
-def test_runtime_is_checked_after_a_change_and_on_each_node_with_a_gpu() -> None:
+def test_runtime_is_validated_after_a_change_and_on_each_managed_gpu_node() -> None:
     for is_opted_out, is_stale in itertools.product((False, True), (False, True)):
         seen = facts(
             is_opted_out=is_opted_out,

@@ -43,7 +43,7 @@ def nobody_asks() -> ModuleProof:
     raise AssertionError("the record alone decides here")
 
 
-def test_first_value_of_each_key_of_a_record_is_read() -> None:
+def test_record_parser_uses_the_first_value_of_each_key() -> None:
     text = (
         f"future=1\nkernel={KERNEL}\n# comment\ndriver_version={VERSION}\n"
         "driver_kind=cuda\narch=x86_64\nkernel=second\n"
@@ -68,7 +68,7 @@ def test_record_with_an_invalid_field_is_corrupt() -> None:
         assert record.is_corrupt, line
 
 
-def test_record_is_read_from_its_file_and_is_none_without_a_file_and_corrupt_for_a_folder(
+def test_record_is_none_if_the_file_is_missing_and_corrupt_if_the_path_is_a_folder(
     tmp_path: Path,
 ) -> None:
     files = NodeFiles(tmp_path)
@@ -80,14 +80,14 @@ def test_record_is_read_from_its_file_and_is_none_without_a_file_and_corrupt_for
     assert read_record(files, "/opt/folder") == Record()
 
 
-def test_decision_for_an_opted_out_node_is_a_teardown_if_there_is_a_record() -> None:
+def test_decision_for_an_opted_out_node_with_a_record_is_teardown() -> None:
     teardown = Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
 
     assert decide(None, RECORD, nobody_asks) == decide(None, Record(), nobody_asks) == teardown
     assert decide(None, None, nobody_asks) == Decision(action=Action.NOTHING)
 
 
-def test_decision_on_a_mismatched_record_runs_no_command() -> None:
+def test_decision_for_a_mismatched_record_does_not_check_the_module() -> None:
     older = replace(RECORD, driver_version=OTHER_VERSION)
     rows = {
         None: (Action.INSTALL, Reason.NO_RECORD),
@@ -106,7 +106,7 @@ def test_decision_on_a_mismatched_record_runs_no_command() -> None:
     assert {record: (each.action, each.reason) for record, each in decided.items()} == rows
 
 
-def test_build_is_skipped_only_if_record_and_proof_match_the_node() -> None:
+def test_build_is_skipped_only_if_the_record_and_the_installed_module_match_the_node() -> None:
     older = ModuleFile(version=OTHER_VERSION, vermagic=OTHER_KERNEL)
     rows = {
         replace(PROOF, is_linker_ready=False): Reason.MODULE,
@@ -130,7 +130,7 @@ def test_build_is_skipped_only_if_record_and_proof_match_the_node() -> None:
     }
 
 
-def test_decision_is_rendered_as_a_line_and_as_an_object() -> None:
+def test_decision_is_rendered_as_a_log_line_and_as_json() -> None:
     nothing = Decision(action=Action.NOTHING)
     teardown = Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.KIND)
 

@@ -43,7 +43,7 @@ def _no_image(simulated: SimulatedNode) -> None:
     simulated.images.clear()
 
 
-def test_image_of_the_running_kernel_is_installed_and_removed(
+def test_precompiled_image_of_the_running_kernel_is_installed_and_then_removed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel = OTHER_KERNEL
@@ -66,7 +66,7 @@ def test_image_of_the_running_kernel_is_installed_and_removed(
     assert "AKS.CSE.configGPUDrivers.installPrecompiledDriver" in invocation.events()
 
 
-def test_bake_for_another_kernel_is_deregistered_only_after_a_pull_to_prevent_a_build(
+def test_dkms_entry_for_another_kernel_is_removed_only_after_the_image_was_pulled(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """`dkms autoinstall`, which nvidia-modprobe.service runs, builds all registered modules."""
@@ -92,7 +92,7 @@ def test_image_that_containerd_has_is_not_pulled(
     assert (pulls(simulated), images_run(simulated)) == ([], [reference()])
 
 
-def test_image_is_found_in_one_registry_although_another_registry_lacks_it(
+def test_image_is_pulled_even_if_the_output_has_a_not_found_error_of_a_mirror(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A mirror is queried first; all queries end within the time budget."""
@@ -114,7 +114,7 @@ def test_image_is_found_in_one_registry_although_another_registry_lacks_it(
     assert set(limits) == {7}
 
 
-def test_missing_image_is_requested_once_and_the_driver_is_built(
+def test_missing_image_is_pulled_only_once_and_then_the_driver_is_built(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {IMAGE, reference(OTHER_KERNEL)}
@@ -145,7 +145,7 @@ def test_missing_image_ends_the_run_if_no_build_is_allowed(
     )
 
 
-def test_failing_registry_is_queried_three_times_and_not_taken_for_a_registry_without_the_image(
+def test_registry_error_is_retried_three_times_and_not_reported_as_a_missing_image(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.registry = {IMAGE}
@@ -211,7 +211,7 @@ def says_no_such_image(*, stderr: str = "", stdout: str = "") -> bool:
     return containerd.says_no_such_image(refusal, image)
 
 
-def test_missing_image_is_recognised_by_its_name_in_the_error() -> None:
+def test_missing_image_is_recognised_by_the_image_name_in_the_error_output() -> None:
     """A missing layer or missing local content is not a missing image."""
     answers = [answer.format(name=reference()) for answer in NO_SUCH_IMAGE]
     others = [answer.format(name=reference()) for answer in OTHER_ANSWERS]
@@ -235,7 +235,7 @@ def test_install_is_not_tried_again_if_another_driver_version_is_loaded(
     assert f"The driver {OTHER_VERSION} is loaded" in str(invocation.outcome()["error"])
 
 
-def test_baked_driver_for_the_running_kernel_is_used_without_a_request_to_the_registry(
+def test_baked_driver_for_the_running_kernel_is_used_without_a_pull(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -248,7 +248,7 @@ def test_baked_driver_for_the_running_kernel_is_used_without_a_request_to_the_re
     assert STEP not in invocation.steps()
 
 
-def test_working_driver_is_only_validated(
+def test_precompiled_image_is_not_installed_if_the_driver_is_not_to_be_configured(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

@@ -69,7 +69,7 @@ LIKELY = st.sampled_from(
         st.sampled_from([field.upper() for field in FIELDS]), st.text(max_size=8) | LIKELY
     ),
 )
-def test_any_configuration_is_valid_or_its_error_mentions_the_field(
+def test_any_invalid_configuration_gives_an_error_that_mentions_a_field(
     document: dict[str, object], environment: dict[str, str]
 ) -> None:
     configuration, refusal = None, ""
@@ -114,9 +114,7 @@ RECORDS = st.binary(max_size=64) | st.lists(PIECES, max_size=12).map(b"".join)
 
 
 @given(content=RECORDS, is_gpu_node=st.booleans())
-def test_decision_is_made_whatever_bytes_the_record_contains(
-    content: bytes, *, is_gpu_node: bool
-) -> None:
+def test_record_with_any_bytes_leads_to_a_decision(content: bytes, *, is_gpu_node: bool) -> None:
     with simulated_node() as simulated:
         place = simulated.files.at(RECORD_PATH)
         place.parent.mkdir(parents=True)
@@ -184,7 +182,7 @@ def test_any_plan_has_each_step_after_the_steps_that_it_needs(
     value=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=6),
 )
 @example(lines=["k = 1", "k = 1"], path=("k",), value="")
-def test_editing_toml_changes_only_the_value(
+def test_toml_edit_sets_the_value_and_keeps_all_other_lines(
     lines: list[str], path: tuple[str, ...], value: str
 ) -> None:
     text = "\n".join(lines)
@@ -288,7 +286,7 @@ def test_second_bake_changes_nothing() -> None:
         assert tree(simulated.files) == once
 
 
-def test_teardown_after_an_interrupted_bake_leaves_nothing_or_keeps_the_record() -> None:
+def test_teardown_after_an_interrupted_bake_restores_the_files_or_keeps_the_record() -> None:
     """Power fails at each write of a bake in turn; a state that equals an earlier state is skipped.
 
     The node that boots from the image has no GPU.
@@ -332,7 +330,7 @@ def test_killed_teardown_is_finished_by_the_next_teardown(moment: int) -> None:
         assert tree(simulated.files) == untouched
 
 
-def test_managed_node_with_a_provisional_record_gets_a_full_install() -> None:
+def test_managed_node_with_the_record_of_an_interrupted_bake_gets_a_full_install() -> None:
     with simulated_node(fuse=12) as simulated:
         invocation = Invocation(simulated.top, simulated)
         with pytest.raises(KilledError):

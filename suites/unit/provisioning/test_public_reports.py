@@ -96,7 +96,7 @@ NODES: Mapping[str, Node] = {
 }
 
 
-def test_boot_of_a_node_from_a_public_report_succeeds_only_with_the_nvidia_runtime(
+def test_boot_with_a_reported_containerd_configuration_succeeds_only_with_the_nvidia_runtime(
     tmp_path: Path,
 ) -> None:
     for number, (name, node) in enumerate(NODES.items()):
@@ -136,7 +136,7 @@ OPTED_OUT: Mapping[str, str] = {
 }
 
 
-def test_opted_out_node_from_a_public_report_keeps_a_default_runtime_without_nvidia(
+def test_opted_out_node_with_a_reported_containerd_configuration_has_no_nvidia_runtime(
     tmp_path: Path,
 ) -> None:
     for number, (name, text) in enumerate(OPTED_OUT.items()):

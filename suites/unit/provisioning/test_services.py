@@ -44,7 +44,7 @@ def action(name: str, index: int = 0) -> Do:
     return step.actions[index]  # type: ignore[return-value]
 
 
-def test_tag_and_configuration_determine_the_mode_of_the_managed_services() -> None:
+def test_mode_of_the_managed_services_depends_on_the_tag_and_the_configuration() -> None:
     rows = {
         (False, False, False): None,
         (True, False, False): Mode.DEVICE_PLUGIN,
@@ -175,7 +175,7 @@ def test_exit_code_is_9_if_a_package_cannot_be_installed(tmp_path: Path) -> None
     assert str(error.value).endswith("stderr: E: held")
 
 
-def test_label_is_added_once_to_the_labels_of_the_kubelet() -> None:
+def test_node_label_is_added_once_to_the_kubelet_node_labels() -> None:
     rows = {
         "": f"KUBELET_NODE_LABELS={LABEL}\n",
         "KUBELET_NODE_LABELS=\nA=b\n": f"KUBELET_NODE_LABELS={LABEL}\nA=b\n",
@@ -200,7 +200,7 @@ def test_label_is_added_once_to_the_labels_of_the_kubelet() -> None:
     assert {text: add_node_label(text, LABEL) for text in rows} == rows
 
 
-def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> None:
+def test_kubelet_defaults_file_is_written_only_if_the_label_is_new(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     label = action("configure-managed-services", 2)
     node = make_node(ScriptedRunner(), tmp_path)
@@ -219,7 +219,7 @@ def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> No
     assert MARKER_PATH == "/opt/azure/containers/managed-gpu-experience.enabled"
 
 
-def test_service_of_the_unused_mode_is_stopped_before_the_start() -> None:
+def test_service_of_the_unused_mode_is_stopped_before_the_start_of_the_other_service() -> None:
     for mode, other, start in (
         (Mode.DEVICE_PLUGIN, "dra-driver-nvidia-gpu", "start-device-plugin"),
         (Mode.DRA, "nvidia-device-plugin", "start-dra-driver"),
@@ -238,7 +238,9 @@ def test_service_of_the_unused_mode_is_stopped_before_the_start() -> None:
         )
 
 
-def test_package_in_the_downloads_folder_is_preferred(tmp_path: Path) -> None:
+def test_package_in_the_downloads_folder_is_preferred_to_a_package_in_the_parent_folder(
+    tmp_path: Path,
+) -> None:
     files = NodeFiles(tmp_path)
     names = (*PLUGIN_PACKAGES[:3], "dra-driver-nvidia-gpu")
     for package in names:

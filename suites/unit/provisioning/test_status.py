@@ -91,7 +91,7 @@ def test_status_of_a_baked_node_describes_its_driver(tmp_path: Path) -> None:
     }
 
 
-def test_status_of_a_machine_without_a_driver_is_empty(tmp_path: Path) -> None:
+def test_status_of_a_machine_without_a_driver_lists_no_driver_parts(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path, kernel="6.6")
 
     document = see(simulated, {})
@@ -133,7 +133,7 @@ def test_status_lists_modules_of_every_kernel(tmp_path: Path) -> None:
         ({"gpu_node": True}, (), 2, "The field 'gpu_driver_version' is not set"),
     ],
 )
-def test_status_has_the_error_with_which_a_boot_would_fail(
+def test_status_shows_the_error_that_a_boot_would_raise(
     tmp_path: Path,
     fields: Mapping[str, object],
     tags: tuple[tuple[str, str], ...] | None,
@@ -160,7 +160,7 @@ def test_status_of_an_arm64_machine_has_no_decision_for_a_boot(tmp_path: Path) -
     assert boot["decision"] is None
 
 
-def test_record_path_comes_from_the_configuration(tmp_path: Path) -> None:
+def test_status_reads_the_record_from_the_configured_path(tmp_path: Path) -> None:
     simulated = SimulatedNode(tmp_path)
     simulated.build(VERSION, KERNEL)
     files = NodeFiles(tmp_path)

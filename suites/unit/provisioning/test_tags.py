@@ -30,7 +30,7 @@ def test_tags_and_vm_size_are_read_from_the_cache(files: NodeFiles) -> None:
         assert read_metadata(files) == Metadata(), size
 
 
-def test_tag_is_on_only_if_its_whole_name_and_value_match() -> None:
+def test_tag_is_on_only_if_the_whole_name_and_value_match() -> None:
     rows = {
         ("skipgpudriverinstall", "TRUE"): True,
         ("SkipGpuDriverInstall", "false"): False,
@@ -45,12 +45,12 @@ def test_tag_is_on_only_if_its_whole_name_and_value_match() -> None:
     } == rows
 
 
-def test_tag_is_on_if_one_of_several_equal_names_has_the_value_true() -> None:
+def test_tag_is_on_if_one_of_several_tags_of_the_same_name_is_true() -> None:
     for values in (("false", "true"), ("true", "false"), ("", "true", "no")):
         assert Metadata(tags=tuple(zip("AaA", values, strict=False))).is_on("A"), values
 
 
-def test_tag_with_a_value_that_is_not_a_string_raises_an_error() -> None:
+def test_lookup_of_a_tag_with_a_value_that_is_not_a_string_raises_an_error() -> None:
     rows: tuple[tuple[str | None, ...], ...] = ((None,), (None, "true"), ("true", None))
     for values in rows:
         metadata = Metadata(tags=(*zip("Aa", values, strict=False), ("b", "true")))
@@ -60,7 +60,7 @@ def test_tag_with_a_value_that_is_not_a_string_raises_an_error() -> None:
         assert metadata.is_on("B")
 
 
-def test_tag_value_that_is_not_a_string_is_kept_as_unknown(files: NodeFiles) -> None:
+def test_tag_value_that_is_not_a_string_is_read_as_none(files: NodeFiles) -> None:
     files.write(
         CACHE_PATH, '{"compute": {"tagsList": [{"name": "a", "value": true}, {"name": "b"}]}}'
     )

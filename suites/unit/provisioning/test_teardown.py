@@ -112,7 +112,7 @@ def test_teardown_removes_every_listed_artefact_and_unloads_the_modules(
     ]
 
 
-def test_files_that_do_not_belong_to_the_driver_are_kept(teardown: Teardown) -> None:
+def test_files_that_do_not_belong_to_the_driver_are_not_removed(teardown: Teardown) -> None:
     """These files are not taken for a customer's driver either."""
     teardown.node.build(VERSION, OTHER_KERNEL)
     others = [
@@ -352,7 +352,7 @@ SIGNALS: list[tuple[dict[str, object], str | None]] = [
 ]
 
 
-def test_customers_driver_is_found_by_any_of_three_signals() -> None:
+def test_customer_driver_is_detected_by_any_of_three_signals() -> None:
     for changes, version in SIGNALS:
         assert customer_version(residue(**changes)) == version, changes
 
@@ -369,7 +369,9 @@ def install_customers(teardown: Teardown) -> None:
     (links / f"kernel-{KERNEL}-x86_64").symlink_to(f"{OTHER_VERSION}/{KERNEL}/x86_64")
 
 
-def test_driver_of_a_package_belongs_to_the_customer(tmp_path: Path) -> None:
+def test_driver_from_a_distribution_package_is_treated_as_a_customer_driver(
+    tmp_path: Path,
+) -> None:
     """Debian's driver is `nvidia-current` in DKMS and on disk, and `nvidia` only once loaded."""
     for name, version, own_name in (
         ("nvidia-current", OTHER_VERSION, True),
@@ -395,7 +397,7 @@ def test_driver_of_a_package_belongs_to_the_customer(tmp_path: Path) -> None:
         assert teardown.files.exists(module_path(OTHER_KERNEL)) is not own_name
 
 
-def test_driver_of_each_package_is_found_in_dkms(teardown: Teardown) -> None:
+def test_dkms_entries_of_packaged_drivers_are_found(teardown: Teardown) -> None:
     write_record(teardown.files)
     names = ("current-open", "legacy-390xx", "open", "srv-open", "tesla-470")
     for version, name in enumerate(names):
@@ -406,7 +408,7 @@ def test_driver_of_each_package_is_found_in_dkms(teardown: Teardown) -> None:
     assert sorted(found) == ["0", "1", "2", "3", "4"]
 
 
-def test_original_modules_and_links_of_dkms_are_not_taken_for_a_customers_driver(
+def test_original_module_folder_and_links_of_dkms_are_not_taken_for_a_customer_driver(
     teardown: Teardown,
 ) -> None:
     teardown.node.build(VERSION, OTHER_KERNEL)
@@ -418,7 +420,9 @@ def test_original_modules_and_links_of_dkms_are_not_taken_for_a_customers_driver
     assert teardown.run() is TeardownStatus.CLEANED
 
 
-def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown: Teardown) -> None:
+def test_customer_driver_is_preserved_and_only_files_of_the_baked_driver_are_removed(
+    teardown: Teardown,
+) -> None:
     install_customers(teardown)
     files = teardown.files
     files.write(module_path("6.5"), module_text(VERSION, "6.5"))
@@ -456,7 +460,7 @@ def test_customers_driver_is_preserved_and_only_our_residue_is_removed(teardown:
     ]
 
 
-def test_module_without_a_version_is_taken_for_a_customers_module_and_kept(
+def test_module_without_a_version_is_treated_as_a_customer_module(
     teardown: Teardown,
 ) -> None:
     install_customers(teardown)
@@ -470,7 +474,9 @@ def test_module_without_a_version_is_taken_for_a_customers_module_and_kept(
     assert teardown.files.exists(path)
 
 
-def test_only_our_loaded_module_beside_a_customers_driver_is_unloaded(tmp_path: Path) -> None:
+def test_loaded_module_is_unloaded_beside_a_customer_driver_only_if_it_was_baked(
+    tmp_path: Path,
+) -> None:
     scope = teardown_scope(Configuration(gpu_node=True), is_opted_out=True)
     for version, left in ((OTHER_VERSION, STACK), (VERSION, ())):
         teardown = Teardown(tmp_path / version)
@@ -484,7 +490,7 @@ def test_only_our_loaded_module_beside_a_customers_driver_is_unloaded(tmp_path: 
         assert " gpu_node=true status=preserved_customer_driver " in said
 
 
-def test_teardown_beside_a_customers_driver_is_incomplete_if_our_files_remain(
+def test_teardown_beside_a_customer_driver_is_incomplete_if_files_of_the_baked_driver_remain(
     teardown: Teardown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_customers(teardown)
@@ -516,7 +522,7 @@ def test_commands_of_a_teardown_have_time_limits(tmp_path: Path) -> None:
         assert tear_down(make_node(runner, tmp_path), OPTED_OUT) is TeardownStatus.PRESERVED
 
 
-def test_teardown_is_incomplete_if_a_module_or_the_probe_appears_during_the_teardown(
+def test_teardown_is_incomplete_if_a_module_or_nvidia_modprobe_appears_meanwhile(
     tmp_path: Path,
 ) -> None:
     for name, path in (("module", module_path(KERNEL)), ("probe", "/usr/bin/nvidia-modprobe")):
@@ -530,7 +536,7 @@ def test_teardown_is_incomplete_if_a_module_or_the_probe_appears_during_the_tear
         assert files.exists(RECORD_PATH), name
 
 
-def test_grid_node_logs_the_removed_driver() -> None:
+def test_grid_teardown_line_shows_the_driver_kind_of_the_record() -> None:
     for record, kind in ((Record(driver_kind="cuda"), "cuda"), (Record(), "none"), (None, "none")):
         assert render_grid_line("grid-v20", record) == (
             "AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type=grid-v20"
@@ -538,7 +544,7 @@ def test_grid_node_logs_the_removed_driver() -> None:
         )
 
 
-def test_version_that_only_starts_like_the_recorded_version_belongs_to_the_customer() -> None:
+def test_version_with_the_recorded_version_as_a_prefix_is_treated_as_a_customer_driver() -> None:
     longer = f"{VERSION}.1"
     plan = choose_removal(
         OPTED_OUT,
@@ -559,7 +565,9 @@ def test_version_that_only_starts_like_the_recorded_version_belongs_to_the_custo
     )
 
 
-def test_event_line_reports_the_state_before_the_teardown(teardown: Teardown) -> None:
+def test_teardown_event_line_has_the_state_before_and_after_the_teardown(
+    teardown: Teardown,
+) -> None:
     teardown.node.build(VERSION, KERNEL)
     teardown.files.remove(DKMS)
     teardown.files.write("/proc/modules", "nvidia 1 1 - Live 0x0\n")

@@ -144,7 +144,7 @@ def test_earlier_removal_event_of_a_device_does_not_end_a_later_removal(
 # -- events -------------------------------------------------------------------------------------------
 
 
-def test_monitor_belongs_to_the_domain_and_ends_with_the_domain(
+def test_closing_a_domain_deregisters_the_callbacks_of_its_monitor(
     domain: Domain, qemu: FakeLibvirtQemu
 ) -> None:
     qemu.answers.append({"return": {"status": "paused"}})
@@ -159,7 +159,9 @@ def test_monitor_belongs_to_the_domain_and_ends_with_the_domain(
     assert qemu.callbacks == {}
 
 
-def test_domain_that_crashed_is_regarded_as_ended(domain: Domain, host: FakeHost) -> None:
+def test_crashed_domain_is_not_running_and_a_wait_for_its_events_fails(
+    domain: Domain, host: FakeHost
+) -> None:
     host.tell(LIFE_CYCLE, FakeRunningDomain(host, domain.uuid), CRASHED, 0)
 
     assert not domain.is_running

@@ -103,9 +103,7 @@ def test_more_root_ports_than_slots_are_refused() -> None:
         parsed(a_machine_spec(root_ports=MOST_ROOT_PORTS + 1))
 
 
-def test_forwarded_port_of_the_host_is_refused_because_qemu_under_libvirt_may_start_no_program() -> (
-    None
-):
+def test_host_port_forwarding_is_refused_under_libvirt() -> None:
     spec = a_machine_spec(host_ports=(HostPort(host_port=41000, guest_port=443),))
 
     with pytest.raises(RequirementError, match=r"port of this host.*--machine-driver=qemu"):
@@ -124,7 +122,7 @@ def test_no_two_devices_share_a_pci_address() -> None:
     assert ("0x00", f"{int(card['addr'], 16):#04x}") not in places
 
 
-def test_memory_file_is_shared_by_a_template_and_mapped_privately_by_a_clone() -> None:
+def test_template_maps_the_memory_file_as_shared_and_a_clone_maps_it_privately() -> None:
     for is_private in (True, False):
         memory = MemoryFile(path=Path("/a,b/ram"), is_private=is_private)
 
@@ -135,7 +133,7 @@ def test_memory_file_is_shared_by_a_template_and_mapped_privately_by_a_clone() -
         assert words[words.index("-machine") + 1] == f"memory-backend={backend['id']}"
 
 
-def test_qemu_runs_as_the_requesting_user_where_libvirt_allows_it() -> None:
+def test_qemu_runs_as_the_requesting_user_if_libvirt_supports_the_dac_model() -> None:
     host = replace(a_host(security_models=("apparmor", "dac")), owner=(1000, 100))
     domain = an_element(render_domain(a_machine_spec(), host, name="node", uuid=UUID))
     labels = domain.findall("seclabel")
@@ -147,7 +145,7 @@ def test_qemu_runs_as_the_requesting_user_where_libvirt_allows_it() -> None:
     assert labels[1].findtext("label") == "+1000:+100"
 
 
-def test_kernel_command_line_is_the_same_as_with_the_qemu_driver() -> None:
+def test_kernel_command_line_is_the_same_under_libvirt_as_under_the_qemu_driver() -> None:
     """The kernel of a cloud image gets only the command line of its boot loader."""
     plain = a_machine_spec(extra_append=("cc:{}",))
     assert isinstance(plain.kernel, DirectKernel)
@@ -161,7 +159,7 @@ def test_kernel_command_line_is_the_same_as_with_the_qemu_driver() -> None:
         assert ("norandmaps" in str(command_line)) is not is_verbatim
 
 
-def test_seed_is_plugged_into_its_own_port() -> None:
+def test_seed_disk_is_rendered_with_the_pci_bus_of_the_seed_port() -> None:
     assert render_seed_disk(Path("/runs/seed & more.iso")) == (
         '<disk type="file" device="disk"><driver name="qemu" type="raw" />'
         '<source file="/runs/seed &amp; more.iso" /><target dev="vdb" bus="virtio" /><readonly />'
@@ -182,7 +180,7 @@ def test_libvirt_does_not_bind_the_driver_of_a_host_gpu() -> None:
     )
 
 
-def test_gpu_of_the_host_with_two_pci_functions_is_refused() -> None:
+def test_host_gpu_with_two_pci_functions_is_refused() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0", "0000:65:00.1"))
 
     with pytest.raises(
@@ -191,7 +189,7 @@ def test_gpu_of_the_host_with_two_pci_functions_is_refused() -> None:
         render_host_gpu(gpu, port=0)
 
 
-def test_security_model_without_a_known_owner_is_disabled() -> None:
+def test_seclabel_of_a_security_model_has_type_none_if_no_owner_is_known() -> None:
     host = DomainHost(emulator="/usr/bin/qemu", security_models=("dac",))
 
     domain = an_element(render_domain(a_machine_spec(), host, name="node", uuid=UUID))

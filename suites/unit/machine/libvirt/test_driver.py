@@ -52,7 +52,7 @@ def driver(
         )
 
 
-def test_saved_state_depends_on_libvirt_and_the_program_and_the_devices(
+def test_state_parts_depend_on_the_libvirt_version_and_the_qemu_digest_and_the_devices(
     driver: LibvirtDriver,
 ) -> None:
     spec = a_machine_spec()
@@ -66,14 +66,16 @@ def test_saved_state_depends_on_libvirt_and_the_program_and_the_devices(
     assert driver.state_parts(replace(spec, root_ports=2))["domain"] != parts["domain"]
 
 
-def test_saved_state_does_not_depend_on_names_and_paths(driver: LibvirtDriver) -> None:
+def test_state_parts_do_not_depend_on_the_machine_name_and_disk_paths(
+    driver: LibvirtDriver,
+) -> None:
     spec = a_machine_spec()
     moved = replace(spec, name="other", disk=Path("/moved/disk"), seed=Path("/moved/seed"))
 
     assert driver.state_parts(moved) == driver.state_parts(spec)
 
 
-def test_transport_whose_socket_qemu_opens_by_its_path_is_refused(
+def test_vfio_user_transport_is_refused_under_libvirt(
     driver: LibvirtDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "find_transport", lambda *_: Transport.VFIO_USER)
@@ -97,7 +99,7 @@ def test_libvirtd_at_the_given_uri_is_not_replaced_by_a_private_libvirtd(
     assert reports == []
 
 
-def test_security_models_are_read_from_the_capabilities_of_libvirt() -> None:
+def test_security_models_are_parsed_from_the_libvirt_capabilities_xml() -> None:
     capabilities = (
         "<capabilities><host><secmodel><model>apparmor</model><doi>0</doi></secmodel>"
         "<secmodel><model>dac</model><doi>0</doi></secmodel></host></capabilities>"
@@ -107,7 +109,7 @@ def test_security_models_are_read_from_the_capabilities_of_libvirt() -> None:
     assert parse_security_models("<capabilities><host/></capabilities>") == ()
 
 
-def test_qemu_logs_are_in_the_folder_of_their_libvirtd(
+def test_folder_of_the_qemu_logs_follows_from_the_libvirt_uri(
     libvirt: FakeLibvirt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
@@ -184,7 +186,7 @@ def required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     ("uri", "qemu", "emulator"),
     [(None, "mine", "/opt/mine"), ("qemu:///system", "absent", "absent")],
 )
-def test_open_libvirt_driver_knows_its_host_and_leaves_no_socket(
+def test_closed_libvirt_driver_leaves_no_socket_folder(
     libvirt: FakeLibvirt,
     required: list[str],
     tmp_path: Path,

@@ -27,7 +27,7 @@ def _connecting(uri: str, message: str, *, code: int = Code.SYSTEM_ERROR, number
     return str(error)
 
 
-def test_host_without_a_daemon_is_reported_with_the_remedy_for_its_uri() -> None:
+def test_error_for_a_missing_libvirtd_says_how_to_start_libvirtd_for_the_uri() -> None:
     message = "Failed to connect socket to '/s': No such file"
 
     assert _connecting("qemu:///system", message, number=errno.ENOENT) == (
@@ -80,7 +80,7 @@ def test_error_for_a_call_that_libvirt_lacks_says_that_libvirt_is_too_old() -> N
         )
 
 
-def test_error_for_a_user_with_read_only_access_has_the_remedy() -> None:
+def test_error_for_read_only_access_suggests_a_read_write_connection() -> None:
     context = ErrorContext(code=Code.OPERATION_DENIED, origin=0, message="read only access.")
 
     error = refused_call("the start of 'x'", "u", context)
@@ -93,7 +93,7 @@ def test_error_for_a_user_with_read_only_access_has_the_remedy() -> None:
     )
 
 
-def test_error_of_a_refused_call_keeps_libvirts_message_and_code() -> None:
+def test_error_of_a_refused_call_has_the_message_and_code_of_libvirt() -> None:
     for code, message in (
         (Code.OPERATION_FAILED, "domain 'x' exists"),
         (Code.RPC, "unexpected message"),
@@ -108,7 +108,7 @@ def test_error_of_a_refused_call_keeps_libvirts_message_and_code() -> None:
         assert error.code == code
 
 
-def test_lost_connection_is_reported_with_the_purpose_of_the_call_and_a_remedy() -> None:
+def test_error_for_a_lost_connection_has_the_purpose_of_the_call_and_a_remedy() -> None:
     context = ErrorContext(
         code=Code.INTERNAL_ERROR, origin=ErrorDomain.RPC, message="client socket is closed."
     )
@@ -139,7 +139,7 @@ def test_only_errors_of_the_connection_are_classified_as_a_lost_connection() -> 
     } == losses
 
 
-def test_errno_is_kept_only_for_a_system_error_with_a_positive_errno() -> None:
+def test_error_context_has_an_errno_only_for_a_system_error_with_a_positive_errno() -> None:
     kept = {
         number: ErrorContext.of(FakeLibvirtError("no", code=Code.SYSTEM_ERROR, errno=number)).errno
         for number in (errno.EPERM, 0, -1)
@@ -158,7 +158,7 @@ class BindingError(Exception):
     get_error_code = get_error_domain = get_error_message = get_int1 = get_nothing
 
 
-def test_unknown_error_of_libvirt_is_neither_a_lost_connection_nor_a_refusal() -> None:
+def test_unknown_libvirt_error_is_reported_as_a_failed_call() -> None:
     context = ErrorContext.of(BindingError("virDomainCreateXML() failed"))
 
     assert context == ErrorContext(code=-1, origin=-1, message="virDomainCreateXML() failed")

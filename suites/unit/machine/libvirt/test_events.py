@@ -72,7 +72,7 @@ def test_device_event_has_the_alias_of_the_device(raw: FakeConnect, events: Doma
     ]
 
 
-def test_event_before_the_start_position_is_ignored(
+def test_wait_ignores_an_event_before_the_given_position(
     raw: FakeConnect, events: DomainEvents
 ) -> None:
     raw.tell(REBOOT, DOMAIN)
@@ -108,7 +108,7 @@ def test_end_of_the_daemon_ends_the_wait(raw: FakeConnect, events: DomainEvents)
     )
 
 
-def test_wait_for_an_event_of_an_earlier_connection_ends_at_once(
+def test_wait_for_an_event_fails_at_once_after_libvirt_was_reconnected(
     libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, events: DomainEvents
 ) -> None:
     libvirt.connects.append(FakeConnect())
@@ -149,7 +149,9 @@ class RefusingConnect(FakeConnect):
         return super().domainEventDeregisterAny(registration)
 
 
-def test_only_callbacks_that_libvirt_refuses_to_deregister_remain(libvirt: FakeLibvirt) -> None:
+def test_close_deregisters_every_callback_unless_libvirt_refuses_the_call(
+    libvirt: FakeLibvirt,
+) -> None:
     raw = RefusingConnect(kept=2)
     libvirt.connects.append(raw)
 
@@ -161,7 +163,7 @@ def test_only_callbacks_that_libvirt_refuses_to_deregister_remain(libvirt: FakeL
     assert list(raw.callbacks) == [2]
 
 
-def test_watch_that_cannot_register_all_its_callbacks_leaves_no_callback(
+def test_failed_event_registration_deregisters_the_callbacks_that_were_registered_before(
     libvirt: FakeLibvirt,
 ) -> None:
     """The first refusal is reported, even if libvirt also refuses to deregister a callback."""

@@ -47,7 +47,7 @@ def one(connection: Connection, events: MonitorEvents) -> Iterator[DomainMonitor
     watched.close()
 
 
-def test_qmp_command_goes_to_its_domain_and_the_answer_is_returned(
+def test_qmp_command_is_sent_to_the_domain_of_the_monitor_and_returns_the_answer(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.answers.append({"return": {"status": "running"}})
@@ -56,7 +56,7 @@ def test_qmp_command_goes_to_its_domain_and_the_answer_is_returned(
     assert qemu.asked == [{"domain": "one", "execute": "query-status", "arguments": {}}]
 
 
-def test_error_for_a_refused_qmp_command_has_qemus_message(
+def test_error_for_a_refused_qmp_command_has_the_message_of_qemu(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.answers.append({"error": {"class": "GenericError", "desc": "no such device"}})
@@ -67,7 +67,7 @@ def test_error_for_a_refused_qmp_command_has_qemus_message(
         one.execute("device_add", {"driver": "nothing"})
 
 
-def test_error_has_the_refused_qmp_command_and_its_machine(
+def test_error_for_a_refused_qmp_command_has_the_command_and_the_machine_name(
     qemu: FakeLibvirtQemu, one: DomainMonitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -81,7 +81,7 @@ def test_error_has_the_refused_qmp_command_and_its_machine(
         one.execute("stop")
 
 
-def test_qmp_command_has_the_time_limit_of_its_caller(
+def test_hanging_qmp_command_ends_at_the_time_limit_of_the_caller(
     qemu: FakeLibvirtQemu, one: DomainMonitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
@@ -166,7 +166,7 @@ def test_events_are_registered_again_on_a_new_connection(
 
 
 @pytest.mark.parametrize("is_open_again", [False, True])
-def test_event_registration_on_a_lost_connection_is_not_cancelled(
+def test_monitor_of_a_lost_connection_is_closed_without_deregistering_its_events(
     libvirt: FakeLibvirt,
     raw: FakeConnect,
     connection: Connection,
@@ -187,7 +187,7 @@ def test_event_registration_on_a_lost_connection_is_not_cancelled(
     assert len(qemu.callbacks) == 1
 
 
-def test_refused_deregistration_is_reported(
+def test_error_is_raised_if_libvirt_refuses_to_deregister_qmp_events(
     connection: Connection,
     events: MonitorEvents,
     qemu: FakeLibvirtQemu,
@@ -215,7 +215,7 @@ def test_end_of_libvirtd_ends_a_wait(raw: FakeConnect, one: DomainMonitor) -> No
     )
 
 
-def test_wait_on_a_monitor_of_an_earlier_connection_ends_at_once(
+def test_wait_on_a_monitor_fails_at_once_after_libvirt_was_reconnected(
     libvirt: FakeLibvirt, raw: FakeConnect, connection: Connection, one: DomainMonitor
 ) -> None:
     libvirt.connects.append(FakeConnect())
@@ -226,7 +226,7 @@ def test_wait_on_a_monitor_of_an_earlier_connection_ends_at_once(
         one.wait_for_event("it", names("STOP"), Deadline.after(LONG_S))
 
 
-def test_event_before_the_start_position_is_ignored(
+def test_wait_ignores_an_event_before_the_given_position(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.tell(ONE, "STOP")
@@ -236,7 +236,7 @@ def test_event_before_the_start_position_is_ignored(
     assert one.wait_for_event("it", names("STOP"), Deadline.after(0.0)).name == "STOP"
 
 
-def test_monitor_that_cannot_register_leaves_no_watcher_on_the_connection(
+def test_failed_registration_of_a_monitor_leaves_no_watcher_on_the_connection(
     connection: Connection,
     events: MonitorEvents,
     qemu: FakeLibvirtQemu,

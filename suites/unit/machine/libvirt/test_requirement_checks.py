@@ -101,7 +101,7 @@ def asked(
     return examined
 
 
-def test_check_reports_a_dev_kvm_that_the_user_of_qemu_may_not_open() -> None:
+def test_kvm_check_fails_if_the_qemu_user_may_not_open_dev_kvm() -> None:
     finding = judge_kvm(ROOT_ONLY, USER)
 
     assert (finding.requirement, finding.is_met) == (ON_KVM, False)
@@ -117,7 +117,7 @@ def test_check_reports_a_dev_kvm_that_the_user_of_qemu_may_not_open() -> None:
     )
 
 
-def test_groups_of_the_user_of_qemu_may_grant_access_to_kvm(
+def test_kvm_check_passes_if_a_group_of_the_qemu_user_may_open_dev_kvm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def groups(name: str, group: int) -> list[int]:
@@ -135,7 +135,7 @@ def test_groups_of_the_user_of_qemu_may_grant_access_to_kvm(
         )
 
 
-def test_check_passes_if_all_users_or_no_user_may_open_kvm() -> None:
+def test_kvm_check_passes_if_the_qemu_user_may_open_dev_kvm_or_dev_kvm_is_missing() -> None:
     expected: list[tuple[Device | None, tuple[int, int] | None, str]] = [
         (None, USER, "There is no '/dev/kvm', so libvirt does not use it."),
         (
@@ -159,7 +159,7 @@ def test_check_passes_if_all_users_or_no_user_may_open_kvm() -> None:
     ]
 
 
-def test_check_fails_if_the_user_of_qemu_may_only_read_or_only_write_kvm() -> None:
+def test_kvm_check_fails_if_the_qemu_user_may_only_read_or_only_write_dev_kvm() -> None:
     devices = [
         Device(mode=0o640, owner=0, group=107),
         Device(mode=0o660, owner=0, group=36),
@@ -171,7 +171,7 @@ def test_check_fails_if_the_user_of_qemu_may_only_read_or_only_write_kvm() -> No
     assert [device for device in devices if judge_kvm(device, USER).is_met] == []
 
 
-def test_device_node_is_read_with_its_owner(tmp_path: Path) -> None:
+def test_mode_and_owner_of_a_device_node_are_read(tmp_path: Path) -> None:
     path = tmp_path / "kvm"
     path.touch(mode=0o640)
     there = path.stat()
@@ -180,7 +180,7 @@ def test_device_node_is_read_with_its_owner(tmp_path: Path) -> None:
     assert Device.read(tmp_path / "none") is None
 
 
-def test_access_control_list_of_a_device_node_is_found(
+def test_posix_acl_of_a_device_node_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
@@ -203,7 +203,7 @@ def test_access_control_list_of_a_device_node_is_found(
     assert found == [True, False, False]
 
 
-def test_user_of_qemu_is_read_from_the_base_labels_of_the_dac_model() -> None:
+def test_qemu_user_is_read_from_the_base_labels_of_the_dac_model() -> None:
     labels = "<baselabel type='qemu'>+1:+2</baselabel><baselabel type='kvm'>+3:+4</baselabel>"
     assert parse_qemu_user(CAPABILITIES) == USER
     for inside, user in (
@@ -235,7 +235,7 @@ def test_only_the_kvm_check_fails_if_only_root_may_open_dev_kvm(
     ]
 
 
-def test_check_says_that_each_run_starts_a_private_libvirtd(
+def test_libvirtd_check_mentions_that_each_run_starts_a_private_libvirtd(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     for uri in (None, "qemu:///session"):
@@ -248,7 +248,7 @@ def test_check_says_that_each_run_starts_a_private_libvirtd(
         )
 
 
-def test_kvm_permissions_are_not_checked_for_a_session(
+def test_kvm_check_passes_for_a_session_uri_whoever_may_open_dev_kvm(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     finding = asked(Host(), "qemu:///session")[-1]
@@ -260,7 +260,7 @@ def test_kvm_permissions_are_not_checked_for_a_session(
     )
 
 
-def test_other_checks_are_done_if_libvirt_refuses_to_show_its_capabilities(
+def test_other_checks_continue_if_libvirt_refuses_to_show_its_capabilities(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     """Access control of a daemon may let a user start machines but not read capabilities."""
@@ -277,7 +277,7 @@ def test_other_checks_are_done_if_libvirt_refuses_to_show_its_capabilities(
     )
 
 
-def test_emulator_is_queried_by_its_path_with_the_machine_type_and_accelerator_of_machines(
+def test_domain_capabilities_are_queried_for_the_emulator_path_and_q35_and_the_accelerator(
     asked: Callable[..., list[RequirementCheck]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", {"mine": "/opt/mine"}.get)
@@ -293,7 +293,7 @@ def test_emulator_is_queried_by_its_path_with_the_machine_type_and_accelerator_o
         assert f"capabilities ('{path}', 'x86_64', 'q35', '{kind}', 0)" in raw.calls
 
 
-def test_emulator_that_libvirt_refuses_is_reported(
+def test_emulator_check_fails_if_libvirt_refuses_the_emulator(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     for accel, end in (
@@ -319,7 +319,7 @@ def test_emulator_that_libvirt_refuses_is_reported(
         )
 
 
-def test_check_finds_libvirtd_even_if_libvirtd_refuses_the_user(
+def test_libvirtd_check_passes_and_permission_check_fails_if_libvirtd_refuses_the_user(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     denied = FakeLibvirtError("denied by policy", code=Code.AUTH_FAILED)

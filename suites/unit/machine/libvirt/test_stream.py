@@ -81,7 +81,7 @@ def opened(connection: Connection, guest: StreamConnect) -> Iterator[StreamSocke
     made.close()
 
 
-def test_output_of_the_guest_is_passed_on_and_logged(
+def test_output_of_the_guest_is_sent_to_the_client_and_logged(
     connection: Connection, guest: StreamConnect, tmp_path: Path
 ) -> None:
     log = tmp_path / "serial.log"
@@ -97,7 +97,7 @@ def test_output_of_the_guest_is_passed_on_and_logged(
     made.close()
 
 
-def test_failing_log_is_reported_and_the_guest_continues(
+def test_stream_continues_after_its_log_could_not_be_written(
     connection: Connection, guest: StreamConnect, log: Log
 ) -> None:
     """A full disk must not end the machine."""
@@ -118,7 +118,7 @@ def test_failing_log_is_reported_and_the_guest_continues(
     made.close()
 
 
-def test_sender_waits_while_the_stream_is_full(
+def test_pending_input_is_written_once_a_full_stream_has_room(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 2
@@ -133,7 +133,7 @@ def test_sender_waits_while_the_stream_is_full(
     assert not guest.stream.interest & WRITABLE
 
 
-def test_output_is_passed_on_even_if_the_guest_takes_no_input(
+def test_output_is_sent_to_the_client_even_if_the_guest_accepts_no_input(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 0
@@ -148,7 +148,7 @@ def test_output_is_passed_on_even_if_the_guest_takes_no_input(
     assert opened.ours.recv(100) == b""
 
 
-def test_input_that_the_guest_does_not_take_is_accepted_until_the_buffer_is_full(
+def test_input_is_buffered_up_to_a_limit_while_the_guest_accepts_no_input(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     guest.stream.room = 0
@@ -175,7 +175,7 @@ def test_client_that_does_not_read_output_can_send_input_and_disconnect(
     assert guest.stream.is_aborted
 
 
-def test_output_that_nobody_reads_is_accepted_until_the_buffer_is_full(
+def test_unread_output_is_buffered_up_to_a_limit(
     opened: StreamSocket, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     """Writes of the guest then block, as on a serial line, until somebody reads."""
@@ -196,7 +196,7 @@ def test_output_that_nobody_reads_is_accepted_until_the_buffer_is_full(
     assert (guest.stream.incoming, read) == ([], 64 * 65536)
 
 
-def test_last_output_of_a_stream_arrives_before_its_end_even_without_a_hang_up(
+def test_client_receives_the_last_output_before_end_of_file_even_without_a_hangup_event(
     opened: StreamSocket, guest: StreamConnect
 ) -> None:
     guest.stream.incoming = [b"reboot: Power down", b""]
@@ -209,7 +209,7 @@ def test_last_output_of_a_stream_arrives_before_its_end_even_without_a_hang_up(
     assert not guest.stream.is_watched
 
 
-def test_last_output_arrives_before_the_end_even_if_the_reader_is_slow(
+def test_slow_client_receives_the_last_output_before_end_of_file(
     opened: StreamSocket, guest: StreamConnect
 ) -> None:
     opened._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
@@ -268,7 +268,7 @@ def test_unread_output_does_not_delay_the_end_of_a_stream(
     assert opened.ours.recv(100) == b"x" * 100
 
 
-def test_event_loop_that_does_not_close_a_stream_is_reported(
+def test_warning_is_logged_if_the_event_loop_does_not_close_a_stream_in_time(
     connection: Connection,
     loop: FakeLoopLibvirt,
     monkeypatch: pytest.MonkeyPatch,
@@ -284,7 +284,7 @@ def test_event_loop_that_does_not_close_a_stream_is_reported(
     loop.turn(READABLE | HANGUP)
 
 
-def test_closed_socket_closes_the_stream(
+def test_shutdown_of_the_socket_closes_the_stream(
     connection: Connection, guest: StreamConnect, loop: FakeLoopLibvirt
 ) -> None:
     made = StreamSocket(connection, "the console", lambda _: 0)
@@ -303,7 +303,7 @@ def open_files() -> set[Path]:
         return {Path(each).readlink() for each in descriptors}
 
 
-def test_stream_that_cannot_be_opened_leaves_nothing_open(
+def test_stream_that_cannot_be_opened_leaves_no_file_descriptor_open(
     connection: Connection, loop: FakeLoopLibvirt, tmp_path: Path
 ) -> None:
     def refuse(_: object) -> None:
@@ -317,7 +317,7 @@ def test_stream_that_cannot_be_opened_leaves_nothing_open(
     assert open_files() <= before
 
 
-def test_libvirt_call_that_hangs_does_not_block_the_event_loop(
+def test_hanging_abort_of_a_stream_does_not_block_the_event_loop(
     connection: Connection, guest: StreamConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop runs the keep-alive that detects the hang."""
@@ -338,7 +338,7 @@ def test_libvirt_call_that_hangs_does_not_block_the_event_loop(
     join_late("the end of the console", LONG_S)
 
 
-def test_stream_whose_opening_hung_is_closed_when_it_opens(
+def test_stream_that_opens_after_its_time_limit_is_closed(
     connection: Connection,
     guest: StreamConnect,
     tmp_path: Path,
@@ -363,7 +363,7 @@ def test_stream_whose_opening_hung_is_closed_when_it_opens(
     assert guest.stream.is_aborted
 
 
-def test_stream_of_a_connection_that_is_lost_leaves_nothing_open(
+def test_stream_on_a_lost_connection_leaves_no_file_descriptor_open(
     connection: Connection, guest: StreamConnect, tmp_path: Path
 ) -> None:
     guest.break_down()
@@ -375,7 +375,7 @@ def test_stream_of_a_connection_that_is_lost_leaves_nothing_open(
     assert open_files() <= before, f"It is still held by the error: {caught.value}"
 
 
-def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
+def test_stream_whose_log_cannot_be_opened_leaves_no_file_descriptor_open(
     connection: Connection, tmp_path: Path
 ) -> None:
     before = open_files()
@@ -386,7 +386,7 @@ def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
     assert open_files() <= before, f"It is still held by the error: {caught.value}"
 
 
-def test_stream_ends_even_if_libvirt_neither_aborts_nor_releases_it(
+def test_stream_is_closed_even_if_libvirt_refuses_to_abort_it(
     connection: Connection,
     guest: StreamConnect,
     loop: FakeLoopLibvirt,

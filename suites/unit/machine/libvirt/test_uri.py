@@ -10,7 +10,7 @@ from harness.errors import BadInputError
 from harness.machine.libvirt.uri import HostUri
 
 
-def test_session_uri_and_system_uri_are_distinguished() -> None:
+def test_session_uri_is_distinguished_from_a_system_uri() -> None:
     kinds = {
         "qemu:///system": False,
         "qemu:///session": True,
@@ -32,7 +32,7 @@ def test_invalid_uri_is_refused_with_examples() -> None:
             HostUri.parse(text)
 
 
-def test_error_for_the_uri_of_another_host_says_how_to_use_several_hosts() -> None:
+def test_error_for_a_remote_uri_suggests_one_shard_of_the_tests_on_each_host() -> None:
     for text in (
         "qemu://far/system",
         "qemu+ssh://root@far/system",

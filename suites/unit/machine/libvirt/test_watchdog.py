@@ -42,7 +42,7 @@ def fail() -> NoReturn:
     raise ValueError("refused")
 
 
-def test_result_within_the_limit_is_returned_only_to_the_caller() -> None:
+def test_result_within_the_limit_is_returned_without_the_late_callback() -> None:
     late: list[int] = []
 
     assert watched("a call", lambda: 7, LONG_S, late=late.append) == 7

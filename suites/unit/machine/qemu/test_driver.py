@@ -31,7 +31,9 @@ def test_qemu_driver_refuses_a_missing_qemu(tmp_path: Path) -> None:
         QemuDriver("qemu-that-is-not-there", cache=tmp_path)
 
 
-def test_saved_state_depends_on_the_program_and_the_devices(driver: VmDriver) -> None:
+def test_state_parts_have_the_digest_of_qemu_and_the_arguments_of_the_machine(
+    driver: VmDriver,
+) -> None:
     parts = driver.state_parts(a_machine_spec(memory_mib=512))
 
     assert parts == {
@@ -40,7 +42,7 @@ def test_saved_state_depends_on_the_program_and_the_devices(driver: VmDriver) ->
     }
 
 
-def test_saved_state_does_not_depend_on_names_and_paths() -> None:
+def test_state_arguments_do_not_depend_on_the_machine_name_and_disk_paths() -> None:
     spec = a_machine_spec()
 
     moved = replace(spec, name="other", disk=Path("/moved/disk"), seed=Path("/moved/seed"))
@@ -48,7 +50,7 @@ def test_saved_state_does_not_depend_on_names_and_paths() -> None:
     assert state_argv(moved) == state_argv(spec)
 
 
-def test_digest_of_qemu_is_computed_once_for_all_runs(program: Path, tmp_path: Path) -> None:
+def test_cached_digest_of_qemu_is_used_by_later_runs(program: Path, tmp_path: Path) -> None:
     """Reading QEMU takes as long as restoring a machine."""
     cache = tmp_path / "cache"
     spec = a_machine_spec()
@@ -62,7 +64,7 @@ def test_digest_of_qemu_is_computed_once_for_all_runs(program: Path, tmp_path: P
     assert parts["qemu"] == "what was kept"
 
 
-def test_saved_state_under_kvm_also_depends_on_the_processor(
+def test_state_parts_have_another_qemu_identity_under_kvm_than_under_tcg(
     program: Path, tmp_path: Path
 ) -> None:
     driver = QemuDriver(str(program), cache=tmp_path / "cache")

@@ -67,7 +67,7 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return have
 
 
-def test_qemu_is_identified_by_its_content(program: Path) -> None:
+def test_qemu_identity_is_the_digest_of_the_program_file(program: Path) -> None:
     assert qemu_identity("qemu", Accelerator.TCG) == hashlib.sha256(b"ELF").hexdigest()
 
     program.write_bytes(b"ELF 2")
@@ -83,7 +83,7 @@ def test_error_for_a_missing_qemu_has_its_name() -> None:
 
 
 @pytest.mark.usefixtures("program")
-def test_processor_is_part_of_the_identity_of_qemu_only_under_kvm(
+def test_qemu_identity_depends_on_the_processor_only_under_kvm(
     processors: Callable[..., None], tmp_path: Path
 ) -> None:
     for key, answers in (
@@ -101,7 +101,7 @@ def test_processor_is_part_of_the_identity_of_qemu_only_under_kvm(
 
 
 @pytest.mark.usefixtures("program")
-def test_varying_processor_facts_do_not_change_the_identity_of_qemu(
+def test_qemu_identity_does_not_depend_on_the_current_cpu_frequency(
     processors: Callable[..., None],
 ) -> None:
     processors(PROCESSOR, {**PROCESSOR, "processor": "1"})

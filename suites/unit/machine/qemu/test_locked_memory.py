@@ -22,7 +22,7 @@ def check(limit_bytes: int, *, is_unlimited: bool = False) -> None:
     check_locked_memory(1536, limit_bytes=limit_bytes, is_unlimited=is_unlimited)
 
 
-def test_guest_that_needs_more_than_the_locked_memory_limit_is_refused_with_a_remedy() -> None:
+def test_guest_with_more_memory_than_the_locked_memory_limit_is_refused_with_a_remedy() -> None:
     check((1536 + 256) * MIB)
     check(resource.RLIM_INFINITY)
     check(0, is_unlimited=True)
@@ -34,7 +34,7 @@ def test_guest_that_needs_more_than_the_locked_memory_limit_is_refused_with_a_re
         check((1536 + 256) * MIB - 1)
 
 
-def test_only_an_effective_capability_lifts_the_locked_memory_limit() -> None:
+def test_cap_ipc_lock_is_detected_only_among_the_effective_capabilities() -> None:
     expected = {
         "Name:\tpytest\nCapEff:\t0000000000004000\n": True,
         "Name:\tpytest\nCapEff:\t000001ffffffffff\n": True,
@@ -45,7 +45,7 @@ def test_only_an_effective_capability_lifts_the_locked_memory_limit() -> None:
     assert {status: has_ipc_lock(status) for status in expected} == expected
 
 
-def test_soft_limit_of_this_process_applies_unless_a_capability_lifts_it(
+def test_soft_memlock_limit_applies_unless_the_process_has_cap_ipc_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits = {resource.RLIMIT_MEMLOCK: (8 * MIB, resource.RLIM_INFINITY)}

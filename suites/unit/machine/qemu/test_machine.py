@@ -48,7 +48,7 @@ def test_processor_time_is_read_even_if_the_process_name_has_blanks_and_parenthe
     assert parse_processor_s(stat) == 4.0
 
 
-def test_machine_that_was_never_started_has_no_process_and_ends_quietly(tmp_path: Path) -> None:
+def test_machine_that_was_never_started_has_no_pid_and_can_be_closed(tmp_path: Path) -> None:
     machine = QemuMachine(a_machine_spec(), tmp_path)
 
     assert not machine.is_running
@@ -63,7 +63,7 @@ def test_machine_that_was_never_started_has_no_process_and_ends_quietly(tmp_path
     }
 
 
-def test_error_mentions_the_failing_disk_that_stops_a_machine(
+def test_failure_after_a_disk_error_mentions_the_folder_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = an_event("BLOCK_IO_ERROR", reason="No space left on device", __com=1)

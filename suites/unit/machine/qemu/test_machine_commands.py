@@ -28,7 +28,7 @@ def _with_monitor(machine: QemuMachine, monitor: FakeMonitor) -> QemuMachine:
     return machine
 
 
-def test_seed_is_plugged_into_its_own_port_as_a_read_only_disk(tmp_path: Path) -> None:
+def test_seed_is_plugged_into_the_seed_port_as_a_read_only_disk(tmp_path: Path) -> None:
     monitor = FakeMonitor()
 
     _with_monitor(QemuMachine(a_machine_spec(), tmp_path), monitor).plug_seed(tmp_path / "seed")
@@ -56,7 +56,7 @@ def test_seed_is_plugged_into_its_own_port_as_a_read_only_disk(tmp_path: Path) -
     ]
 
 
-def test_seed_is_closed_after_the_guest_has_released_it(tmp_path: Path) -> None:
+def test_seed_image_is_closed_after_the_guest_has_released_the_seed_disk(tmp_path: Path) -> None:
     removed = an_event("DEVICE_DELETED", device="seed-disk")
     monitor = FakeMonitor(events={"device_del": removed})
     machine = QemuMachine(a_machine_spec(seed=tmp_path / "seed"), tmp_path)
@@ -71,7 +71,9 @@ def test_seed_is_closed_after_the_guest_has_released_it(tmp_path: Path) -> None:
     assert monitor.deadlines == [deadline]
 
 
-def test_guest_stops_before_it_is_saved_and_its_qemu_ends_afterwards(tmp_path: Path) -> None:
+def test_save_stops_the_guest_before_the_migration_and_quits_qemu_afterwards(
+    tmp_path: Path,
+) -> None:
     monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="completed")})
     machine = _with_monitor(QemuMachine(a_machine_spec(), tmp_path), monitor)
     process = SimpleNamespace(poll=lambda: 0 if "quit" in monitor.commands else None)
@@ -90,7 +92,7 @@ def test_guest_stops_before_it_is_saved_and_its_qemu_ends_afterwards(tmp_path: P
     ]
 
 
-def test_guest_stops_before_it_is_saved_whole_and_continues_afterwards(
+def test_saved_whole_stops_the_guest_before_the_save_and_continues_the_guest_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitor = FakeMonitor()
@@ -127,7 +129,7 @@ def test_error_of_a_failed_restore_ends_with_the_last_stderr_of_qemu(tmp_path: P
 
 
 @pytest.mark.parametrize("is_at_start", [True, False])
-def test_gpu_of_the_host_requires_that_the_guests_memory_can_be_locked(
+def test_host_gpu_requires_that_the_memory_of_the_guest_can_be_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_at_start: bool
 ) -> None:
     def refuse(memory_mib: int) -> None:

@@ -38,7 +38,7 @@ def a_worker(note: str, place: Place, refusal: str = "") -> dict[str, Any]:
     return output
 
 
-def test_covered_lines_and_notes_and_refusals_that_workers_report_are_merged() -> None:
+def test_coverage_and_notes_and_refusals_of_xdist_workers_are_merged() -> None:
     for refusing in (None, 0, 1):
         config = a_config()
         for number in range(2):
@@ -64,7 +64,9 @@ def test_covered_lines_and_notes_and_refusals_that_workers_report_are_merged() -
         assert lines == [*["no namespaces"] * is_refused, "note 0", "note 1"]
 
 
-def test_reason_why_coverage_is_not_written_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_of_the_coverage_file_gives_a_usage_error_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(_config: object) -> NoReturn:
         raise IsADirectoryError(21, "Is a directory", "out")
 
@@ -79,7 +81,7 @@ def test_reason_why_coverage_is_not_written_is_a_sentence(monkeypatch: pytest.Mo
     assert config.stash[_REFUSAL] == said
 
 
-def test_time_limit_of_an_example_is_more_than_0() -> None:
+def test_shell_timeout_option_must_be_greater_than_0() -> None:
     for word in ("0", "-1", "nan"):
         parser = pytest.Parser(_ispytest=True)
         pytest_addoption(parser)

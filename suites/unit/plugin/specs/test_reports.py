@@ -25,7 +25,7 @@ def a_batch(*starts: float) -> ReportBatch:
     return batch
 
 
-def test_batch_of_reports_is_sent_when_it_is_full_or_has_waited_long_enough() -> None:
+def test_batch_of_reports_is_due_when_it_is_full_or_its_oldest_report_is_old() -> None:
     rows: list[tuple[list[float], bool]] = [
         ([], False),
         ([99.9, 99.95], False),
@@ -37,7 +37,7 @@ def test_batch_of_reports_is_sent_when_it_is_full_or_has_waited_long_enough() ->
         assert a_batch(*starts).is_due(100.0) is is_due, starts
 
 
-def test_controller_reports_each_waiting_example_once() -> None:
+def test_controller_reports_each_example_of_a_batch_once() -> None:
     batch = a_batch(1.0, 2.0)
     carrier, next_one = (passed_report(f"a_spec.sh::{name}", PLACE, 3.0, 0.1) for name in "ab")
     batch.attach(carrier)

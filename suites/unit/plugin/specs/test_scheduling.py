@@ -37,7 +37,7 @@ def _file(name: str, count: int, group: str = "g") -> list[str]:
     return [f"{name}_spec.sh::{group}::{number}" for number in range(count)]
 
 
-def test_chunk_of_tests_is_extended_to_the_end_of_its_last_spec_file() -> None:
+def test_xdist_chunk_is_extended_to_the_end_of_the_last_spec_file() -> None:
     files = [_file(name, 5) for name in "abcdefgh"]
     scheduling = _Scheduling([nodeid for ids in files for nodeid in ids])
 
@@ -45,14 +45,14 @@ def test_chunk_of_tests_is_extended_to_the_end_of_its_last_spec_file() -> None:
     assert scheduling.send(5) == files[2]
 
 
-def test_large_spec_file_is_split_between_its_groups() -> None:
+def test_large_spec_file_is_split_only_between_groups() -> None:
     groups = [_file("a", 5, group) for group in "uvwxyz"]
     scheduling = _Scheduling([nodeid for ids in groups for nodeid in ids])
 
     assert scheduling.send(7) == groups[0] + groups[1]
 
 
-def test_spec_file_is_split_if_it_exceeds_half_of_a_workers_share() -> None:
+def test_spec_file_is_split_if_it_exceeds_half_of_the_share_of_a_worker() -> None:
     """With 28 tests, the share of a worker is 14 tests."""
     for size, sent in ((3, 6), (4, 4)):
         large = [*_file("a", size, "u"), *_file("a", size, "v")]
@@ -61,13 +61,15 @@ def test_spec_file_is_split_if_it_exceeds_half_of_a_workers_share() -> None:
         assert scheduling.send(2) == large[:sent], size
 
 
-def test_chunk_of_tests_may_end_after_any_python_test() -> None:
+def test_xdist_chunk_may_end_after_any_python_test() -> None:
     scheduling = _Scheduling([f"test_a.py::test_{number}" for number in range(20)])
 
     assert len(scheduling.send(7)) == 7
 
 
-def test_spec_files_that_match_the_shellspec_pattern_are_not_split(tmp_path: Path) -> None:
+def test_spec_files_with_names_that_match_the_shellspec_pattern_option_are_not_split(
+    tmp_path: Path,
+) -> None:
     for pattern in ("*.spec.bash", "*/tests/*"):
         (tmp_path / ".shellspec").write_text(f"--pattern '{pattern}'\n")
         files = [

@@ -26,9 +26,7 @@ _CASES = {
 }
 
 
-def test_line_in_an_argument_selects_the_example_at_that_line_or_the_group_that_begins_there() -> (
-    None
-):
+def test_line_number_selects_the_example_at_the_line_or_the_group_that_begins_there() -> None:
     for line, numbers in ((2, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (1, {0, 1, 2, 3})):
         assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers, line
 
@@ -55,12 +53,12 @@ def test_error_for_a_line_without_an_example_shows_the_existing_examples() -> No
     assert refused.value.source == "a_spec.sh"
 
 
-def test_line_of_a_file_without_examples_is_refused() -> None:
+def test_line_number_in_a_spec_file_without_examples_is_refused() -> None:
     with pytest.raises(BadInputError, match="the file has no examples"):
         Selection(lines={1}).chosen({}, "a_spec.sh")
 
 
-def test_name_that_no_group_or_example_has_is_refused() -> None:
+def test_unknown_name_of_a_group_or_example_is_refused() -> None:
     for name in ("outer::fir", "first", "outer::first::x"):
         with pytest.raises(BadInputError, match=f"no group or example '{name}'"):
             Selection(names={name}).chosen(_CASES, "a_spec.sh")
@@ -82,7 +80,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_spec_file_is_collected_once_for_all_arguments_that_name_parts_of_it(
+def test_several_selections_in_one_spec_file_collect_the_file_once(
     tmp_path: Path, spec: Path
 ) -> None:
     config = _config(
@@ -106,7 +104,7 @@ def test_file_argument_without_a_line_overrides_selections_by_line(
         assert selection_of(config, spec) is None, whole
 
 
-def test_pytest_itself_handles_a_line_number_after_any_other_path(
+def test_line_number_after_a_path_that_is_not_a_spec_file_is_left_to_pytest(
     tmp_path: Path, spec: Path
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")

@@ -35,7 +35,7 @@ def test_15_agentbaker_8615_image_is_pulled_even_if_a_similar_name_is_listed(
     assert query == f"name=={IMAGE}", "'=~' would take the dots for any character"
 
 
-def test_16_agentbaker_9113_grid_node_pulls_from_the_registry_of_its_sovereign_cloud(
+def test_16_agentbaker_9113_grid_node_pulls_from_the_registry_of_the_sovereign_cloud(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     name = IMAGE.replace("cuda-lts", "grid")
@@ -74,7 +74,7 @@ def _refreshing(simulated: SimulatedNode, *, works: bool) -> None:
     simulated._systemctl = refresh  # type: ignore[method-assign,assignment]
 
 
-def test_17_agentbaker_9150_early_cdi_failures_do_not_end_the_boot(
+def test_17_agentbaker_9150_early_failure_of_nvidia_cdi_refresh_does_not_end_the_boot(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     _refreshing(simulated, works=True)
@@ -95,7 +95,7 @@ def test_17_agentbaker_9150_early_cdi_failures_do_not_end_the_boot(
     assert ("systemctl", "reset-failed", *reset) in simulated.calls
 
 
-def test_18_kaito_2326_permanent_cdi_failure_fails_the_boot(
+def test_18_kaito_2326_permanent_failure_of_nvidia_cdi_refresh_fails_the_boot(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     _refreshing(simulated, works=False)
@@ -138,7 +138,7 @@ def test_21_aks_gpu_bake_removes_staged_libraries_of_another_version(
     assert simulated.files.names("/usr/bin/lib64/lib64") == (f"libcuda.so.{VERSION}",)
 
 
-def test_27_readiness_line_describes_the_unbaked_node_as_it_was_before_the_install(
+def test_27_readiness_line_reports_the_state_of_the_record_before_the_install(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert invocation.run("boot", GPU_NODE) == 0
@@ -150,7 +150,9 @@ def test_27_readiness_line_describes_the_unbaked_node_as_it_was_before_the_insta
     )
 
 
-def test_28_two_events_in_one_millisecond_get_two_files(simulated: SimulatedNode) -> None:
+def test_28_two_events_in_the_same_millisecond_get_different_files(
+    simulated: SimulatedNode,
+) -> None:
     node = make_node(simulated, simulated.top, FakeClock())
 
     node.journal.event("outer", "x", EPOCH)
@@ -159,7 +161,7 @@ def test_28_two_events_in_one_millisecond_get_two_files(simulated: SimulatedNode
     assert len(node.files.names(EVENTS_DIRECTORY)) == 2
 
 
-def test_30_containerd_2_4_has_native_cdi_if_enable_cdi_is_not_set() -> None:
+def test_30_containerd_2_4_has_native_cdi_even_if_enable_cdi_is_not_set() -> None:
     dump = "version = 4\n[plugins.'io.containerd.cri.v1.runtime']\nmax_concurrent_downloads = 3\n"
 
     for number in ("2.4.0", "2.4.0-1", "3.0.0"):

@@ -67,7 +67,7 @@ def test_02_agentbaker_8916_8945_driver_of_another_version_is_removed_before_the
     assert simulated.files.names(DKMS) == ("580.126.09",)
 
 
-def test_11_agentbaker_8787_baked_cuda_driver_is_installed_without_a_build_on_a_cuda_lts_node(
+def test_11_agentbaker_8787_cuda_lts_node_installs_a_baked_cuda_driver_without_a_build(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -78,11 +78,11 @@ def test_11_agentbaker_8787_baked_cuda_driver_is_installed_without_a_build_on_a_
     assert actions_run(simulated) == ["install-skip-build"]
 
 
-def test_12_agentbaker_8786_two_empty_driver_kinds_do_not_match() -> None:
+def test_12_agentbaker_8786_empty_driver_kinds_do_not_match_each_other() -> None:
     assert not is_same_kind("", "")
 
 
-def test_20_aks_gpu_162_module_is_built_if_its_dkms_state_is_only_added(
+def test_20_aks_gpu_162_module_is_built_if_dkms_status_says_added(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -93,7 +93,7 @@ def test_20_aks_gpu_162_module_is_built_if_its_dkms_state_is_only_added(
     assert invocation.outcome()["decision"] == {"action": "install", "reason": "dkms"}
 
 
-def test_22_driver_is_built_if_the_image_lacks_the_action_that_skips_the_build(
+def test_22_driver_is_built_if_the_image_does_not_support_install_skip_build(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -106,7 +106,7 @@ def test_22_driver_is_built_if_the_image_lacks_the_action_that_skips_the_build(
     assert invocation.steps()["install-driver"] == "done"
 
 
-def test_24_target_kernel_and_not_the_kernel_of_the_builder_is_in_the_record_and_the_log(
+def test_24_record_and_log_of_a_bake_have_the_target_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel = OTHER_KERNEL
@@ -124,7 +124,7 @@ def test_24_target_kernel_and_not_the_kernel_of_the_builder_is_in_the_record_and
     assert invocation.log()[-2].endswith(f"(kernel {KERNEL})")
 
 
-def test_24_bake_fails_if_the_record_has_the_kernel_of_the_builder(
+def test_24_bake_fails_if_the_record_has_the_running_kernel_of_the_build_machine(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel = OTHER_KERNEL

@@ -96,7 +96,7 @@ def test_06_no_module_is_unloaded_while_a_process_holds_the_device(
     ("signal", "is_beside_ours"),
     [("loaded", True), ("modinfo", True), ("dkms", True), ("loaded", False)],
 )
-def test_07_agentbaker_9257_customers_driver_found_by_any_of_three_signals_is_preserved(
+def test_07_agentbaker_9257_customer_driver_detected_by_any_of_three_signals_is_preserved(
     simulated: SimulatedNode, invocation: Invocation, signal: str, *, is_beside_ours: bool
 ) -> None:
     files = simulated.files
@@ -125,7 +125,7 @@ def test_07_agentbaker_9257_customers_driver_found_by_any_of_three_signals_is_pr
         assert files.exists(f"{DKMS}/{OTHER_VERSION}")
 
 
-def test_08_agentbaker_9257_teardown_is_incomplete_if_our_module_is_busy(
+def test_08_agentbaker_9257_teardown_is_incomplete_if_the_baked_module_is_busy(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -138,7 +138,7 @@ def test_08_agentbaker_9257_teardown_is_incomplete_if_our_module_is_busy(
     assert simulated.files.exists(RECORD_PATH)
 
 
-def test_09_agentbaker_9257_our_module_under_an_older_kernel_is_removed(
+def test_09_agentbaker_9257_baked_module_for_another_kernel_is_removed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, OTHER_KERNEL)
@@ -217,7 +217,7 @@ def test_23_agentbaker_9545_module_rebuilt_for_a_new_kernel_after_a_failed_teard
     assert not simulated.files.exists(module_path(KERNEL))
 
 
-def test_29_backlight_module_of_a_laptop_is_not_taken_for_the_driver(
+def test_29_nvidia_wmi_ec_backlight_module_is_not_taken_for_the_driver(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
