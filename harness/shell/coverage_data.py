@@ -48,8 +48,9 @@ def digest_of(content: bytes) -> str:
 def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -> Sequence[Path]:
     """Write the lines that ran in the scripts at `sources` as a data file of coverage.py.
 
-    Return the files at `sources` that are left out because they cannot be read. The file also lists the scripts that did not run. With `[run] plugins =
-    harness.shell.coverage_data` in its configuration, coverage.py itself can report the file.
+    Return the files at `sources` that are left out because they cannot be read. The data file also
+    lists the scripts that did not run. With `[run] plugins = harness.shell.coverage_data` in its
+    configuration, coverage.py itself can report the data file.
     Raises BadInputError if there is no script at `sources`, or if `path` exists and is not data of
     coverage.py.
     """
