@@ -87,7 +87,7 @@ FAULTS = (
     Fault(
         campaign="time",
         what="the recorded duration of a shard was wrong or negative if the clock was set during the run",
-        test="suites/unit/plugin/test_shards.py::test_shard_record_lists_finished_tests_and_their_durations",
+        test="suites/unit/plugin/test_shards.py::test_shard_record_has_ended_tests_and_their_durations",
     ),
     Fault(
         campaign="crash",

@@ -142,7 +142,7 @@ def test_existing_state_file_is_not_overwritten(tmp_path: Path) -> None:
     assert state.read_text() == "of another machine"
 
 
-def test_completion_event_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
+def test_event_for_the_end_of_an_earlier_migration_is_ignored(tmp_path: Path) -> None:
     monitor = FakeMonitor()
     monitor.recorded.append(DONE)
 
@@ -206,7 +206,7 @@ def test_lost_monitor_during_a_save_raises_a_monitor_lost_error(tmp_path: Path) 
         save_device_state(monitor, "node", tmp_path / "state")
 
 
-def test_state_is_compressed_by_the_best_installed_compressor(
+def test_state_is_packed_by_the_best_installed_compressor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     installed: set[str] = set()

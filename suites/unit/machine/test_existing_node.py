@@ -83,7 +83,7 @@ def test_error_for_an_invalid_node_uri_shows_the_valid_forms() -> None:
             NodeAddress.from_uri(uri, source="--machine-uri")
 
 
-def test_ssh_options_disable_prompts_and_forwarding_and_connection_sharing() -> None:
+def test_ssh_options_prevent_prompts_and_forwardings_and_shared_connections() -> None:
     """Keys, known hosts and jump hosts come from the configuration of the user."""
     assert NodeAddress(host="box").ssh_argv() == [
         "ssh",
@@ -128,7 +128,7 @@ def test_command_runs_in_sh_on_the_node_under_the_timeout_program() -> None:
     assert ssh.timeouts == [30 + 10 + 20], "the command's, the connection's, and some more"
 
 
-def test_command_that_the_timeout_program_ended_at_the_limit_is_reported_as_timed_out() -> None:
+def test_command_that_was_ended_at_its_limit_is_reported_as_timed_out() -> None:
     timed_out = {
         (124, 5.0): True,
         (137, 5.0): True,
@@ -267,7 +267,7 @@ def test_ssh_command_for_the_local_host_is_refused() -> None:
         NodeAddress().ssh_argv()
 
 
-def test_name_of_a_node_address_is_a_valid_folder_name() -> None:
+def test_name_of_a_node_is_a_valid_folder_name() -> None:
     names = {None: "local", "box.lab": "box.lab", "fe80::1%eth0": "fe80--1-eth0"}
 
     assert {host: NodeAddress(host=host).name for host in names} == names

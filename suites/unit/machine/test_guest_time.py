@@ -173,7 +173,7 @@ def test_timeout_error_has_the_run_time_and_the_wait_time_of_the_guest(
     assert seconds == ["8", "20"]
 
 
-def test_deadline_for_a_silent_guest_passes_at_the_limit(host: Host) -> None:
+def test_wait_for_a_silent_guest_ends_at_the_limit(host: Host) -> None:
     deadline = GuestDeadline.of(host.guest(), 60, follows_progress=True)
 
     host.clock.sleep(59)
@@ -209,7 +209,7 @@ def test_printed_line_extends_the_deadline_by_the_guest_clock(host: Host) -> Non
     assert deadline.remaining_s() == pytest.approx(1)
 
 
-def test_deadline_for_a_guest_that_keeps_printing_passes_at_three_times_the_limit(
+def test_wait_for_a_guest_that_never_stops_printing_ends_at_three_times_the_limit(
     host: Host,
 ) -> None:
     guest = host.guest()
@@ -225,7 +225,7 @@ def test_deadline_for_a_guest_that_keeps_printing_passes_at_three_times_the_limi
     assert deadline.has_passed()
 
 
-def test_printed_line_does_not_extend_a_deadline_that_ignores_progress(host: Host) -> None:
+def test_deadline_that_ignores_progress_is_not_extended(host: Host) -> None:
     guest = host.guest()
     deadline = GuestDeadline.of(guest, 60)
     host.clock.sleep(59)
@@ -260,7 +260,7 @@ def test_stretch_factor_has_an_upper_bound(host: Host) -> None:
     assert guest.stretch() == GUEST_LIMIT_TIMES
 
 
-def test_host_is_reported_as_busy_if_the_machine_waited_for_half_of_the_time(host: Host) -> None:
+def test_host_is_called_busy_if_the_machine_waited_for_half_of_its_time(host: Host) -> None:
     guest = host.guest()
 
     host.clock.sleep(100)

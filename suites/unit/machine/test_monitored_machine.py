@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_machine_is_closed_if_its_start_fails(tmp_path: Path) -> None:
+def test_machine_that_does_not_start_is_closed(tmp_path: Path) -> None:
     machine = a_machine(tmp_path)
     machine.start_error = KeyboardInterrupt("Ctrl-C")
 

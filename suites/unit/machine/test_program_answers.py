@@ -31,7 +31,7 @@ def never() -> str:
     raise AssertionError("The program was asked again.")
 
 
-def test_each_answer_of_a_program_is_cached(program: Path, answers: ProgramAnswers) -> None:
+def test_answer_of_a_program_is_cached(program: Path, answers: ProgramAnswers) -> None:
     assert answers.answer(str(program), "version", lambda: "7.2") == "7.2"
     assert answers.answer(str(program), "devices", lambda: "many") == "many"
 
@@ -108,7 +108,7 @@ def test_answer_is_returned_and_no_temporary_file_is_left_if_the_cache_file_cann
     assert list(kept.parent.iterdir()) == [kept]
 
 
-def test_answer_is_returned_even_if_it_cannot_be_cached(program: Path, tmp_path: Path) -> None:
+def test_answer_that_cannot_be_cached_is_returned(program: Path, tmp_path: Path) -> None:
     """A file with such a long name can be neither made nor removed."""
     answers = ProgramAnswers(tmp_path / "cache" / ("q" * 255))
 

@@ -32,7 +32,7 @@ def test_failed_save_waits_for_qemu_to_exit_and_reports_the_failure(tmp_path: Pa
     assert machine.steps == ["pause", "wait for exit"]
 
 
-def test_error_of_a_failed_save_is_raised_even_if_qemu_does_not_exit(tmp_path: Path) -> None:
+def test_error_of_a_failed_save_is_raised_although_qemu_does_not_end(tmp_path: Path) -> None:
     monitor = FakeMonitor(events={"migrate": an_event("MIGRATION", status="failed")})
     machine = a_machine(tmp_path, monitor)
     machine.exit_error = HarnessError("Waited 2.0 s for QEMU to end.")
@@ -43,7 +43,7 @@ def test_error_of_a_failed_save_is_raised_even_if_qemu_does_not_exit(tmp_path: P
         machine.save(tmp_path / "state")
 
 
-def test_restore_resumes_the_guest_after_the_state_was_loaded(tmp_path: Path) -> None:
+def test_guest_runs_after_its_state_was_loaded(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     monitor = FakeMonitor(events={"migrate-incoming": DONE})
     machine = a_machine(tmp_path, monitor)
@@ -54,7 +54,7 @@ def test_restore_resumes_the_guest_after_the_state_was_loaded(tmp_path: Path) ->
     assert monitor.arguments["migrate-set-parameters"] == {"announce-rounds": 0}
 
 
-def test_guest_does_not_run_and_the_error_has_the_output_of_qemu_if_qemu_refuses_a_state(
+def test_error_for_a_refused_state_has_the_output_of_qemu_and_the_guest_does_not_run(
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "state"
@@ -72,7 +72,7 @@ def test_guest_does_not_run_and_the_error_has_the_output_of_qemu_if_qemu_refuses
     assert machine.deadlines[0].remaining_s() <= 2, "QEMU ends at once, or goes on."
 
 
-def test_guest_is_paused_until_its_whole_state_is_saved_and_its_disk_is_copied(
+def test_guest_continues_after_its_whole_state_was_saved_and_its_disk_was_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = a_machine(tmp_path)
@@ -113,7 +113,7 @@ def test_guest_continues_if_it_could_not_be_saved(
     assert machine.steps[-1] == "resume"
 
 
-def test_restore_whole_resumes_the_guest_after_the_whole_state_was_loaded(
+def test_machine_resumes_after_its_whole_state_was_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitor = FakeMonitor()

@@ -113,7 +113,7 @@ def test_descriptor_in_a_later_folder_overrides_a_descriptor_with_the_same_file_
     assert find(general, specific) == specific.firmware
 
 
-def test_empty_descriptor_hides_the_general_descriptor_with_the_same_file_name(
+def test_empty_descriptor_hides_the_general_descriptor_of_the_same_name(
     general: Folder, specific: Folder
 ) -> None:
     general.describe("50-edk2.json")
@@ -189,7 +189,7 @@ def test_descriptor_whose_firmware_file_does_not_exist_is_skipped(general: Folde
         find(general)
 
 
-def test_error_for_an_invalid_descriptor_has_the_file_and_the_key_and_a_remedy(
+def test_error_for_an_invalid_descriptor_has_its_file_and_key_and_says_how_to_hide_it(
     general: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")

@@ -150,7 +150,7 @@ def test_complete_set_of_shards_becomes_one_report_with_each_test_once(tmp_path:
     assert "**6 tests**: 6 passed" in (tmp_path / "to/summary.md").read_text()
 
 
-def test_merge_takes_the_results_of_a_test_from_the_shard_that_ran_the_test_last(
+def test_results_of_a_test_come_from_the_shard_that_ran_it_last(
     tmp_path: Path,
 ) -> None:
     """Result files have random names, so their order says nothing about time."""
@@ -330,7 +330,7 @@ def test_failures_are_grouped_by_cause_and_failed_tests_are_separated_from_broke
         ("key 4f2a9bc01d3e77 is gone", "key N is gone"),
     ],
 )
-def test_cause_of_a_failure_has_no_numbers_or_addresses(problem: str, cause: str) -> None:
+def test_cause_of_a_failure_has_placeholders_for_numbers(problem: str, cause: str) -> None:
     assert cause_of(problem) == cause
 
 
@@ -430,7 +430,7 @@ def test_merge_refuses_to_replace_reports_that_no_merge_wrote(tmp_path: Path, na
     assert [path.name for path in (tmp_path / "to").iterdir()] == [name.partition("/")[0]]
 
 
-def test_merge_replaces_the_reports_of_an_earlier_merge(tmp_path: Path) -> None:
+def test_earlier_merge_is_replaced(tmp_path: Path) -> None:
     (a_shard(tmp_path) / "start-1/allure").mkdir()
     merged_one(tmp_path)
     (tmp_path / "to/allure/of-before-result.json").touch()
@@ -440,7 +440,7 @@ def test_merge_replaces_the_reports_of_an_earlier_merge(tmp_path: Path) -> None:
     assert not (tmp_path / "to/allure/of-before-result.json").exists()
 
 
-def test_merge_can_be_repeated_after_it_was_killed(
+def test_merge_that_was_killed_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_shard(tmp_path)
@@ -597,7 +597,7 @@ def test_exit_status_of_a_failed_shard_is_printed(
 
 
 @pytest.mark.parametrize("status", [1, 2, 5, -9])
-def test_nonzero_exit_status_of_a_shard_without_a_failed_test_is_reported(status: int) -> None:
+def test_exit_status_of_a_failed_shard_without_a_failed_test_is_reported(status: int) -> None:
     shard = shard_of(a_record(exit_status=status))
 
     said = shard.bad_end(results_of(a_case(TESTS[0])))
@@ -655,7 +655,7 @@ def test_shard_whose_results_differ_from_its_list_of_tests_is_refused(tmp_path: 
     ],
     ids=["unlisted", "twice", "listed twice"],
 )
-def test_difference_between_junit_results_and_the_list_of_tests_is_described(
+def test_difference_between_the_results_and_the_list_of_tests_is_found(
     listed: Sequence[str], cases: Sequence[str], difference: str
 ) -> None:
     said = shard_of(a_record(tests=listed)).difference(results_of(*map(a_case, cases)))
@@ -750,7 +750,7 @@ def test_failure_in_the_call_phase_is_preferred_to_a_failure_in_the_teardown_pha
         ("test_c.py::test_e", "test_c::test_e"),
     ],
 )
-def test_case_name_is_the_name_that_pytest_writes_into_the_junit_report(
+def test_name_of_a_case_is_the_name_that_pytest_writes_into_junit_reports(
     test_id: str, name: str
 ) -> None:
     assert case_name(test_id) == name
@@ -987,7 +987,7 @@ def test_junit_report_with_too_many_elements_or_levels_is_refused(
         read_suite(report)
 
 
-def test_too_large_file_is_refused_before_it_is_read(
+def test_large_file_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "junit.xml"

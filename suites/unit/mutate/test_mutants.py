@@ -204,7 +204,7 @@ def test_each_sample_line_has_exactly_the_expected_mutants() -> None:
     assert found == {line: tuple(defects) for line, *defects in ALL}
 
 
-def test_each_mutation_operator_has_a_sample_line() -> None:
+def test_each_mutation_operator_has_a_sample() -> None:
     assert {operator for _, _, operator in PLANTED} == set(Operator)
 
 
@@ -264,7 +264,7 @@ def test_messages_are_mutated_only_on_request() -> None:
     assert any(m.line == 2 for m in mutants_of(script, messages=True))
 
 
-def test_name_with_many_underscores_is_compared_with_message_functions_in_linear_time() -> None:
+def test_check_for_message_functions_is_fast_for_a_name_with_many_underscores() -> None:
     """An expression that tries each division of the underscores does not end here."""
     assert any(m.line == 2 for m in mutants_of(b"a\nlog" + b"_" * 99 + b"! x\nb\n"))
 
@@ -304,7 +304,7 @@ def test_mutant_has_a_position_and_the_lines_that_execute_it() -> None:
     assert case.diff(ended, "x.sh").endswith(" fi\n\\ No newline at end of file\n")
 
 
-def test_undecodable_bytes_and_unparsable_text_stay_unchanged_in_mutants() -> None:
+def test_undecodable_bytes_and_unparsable_text_are_unchanged_in_mutants() -> None:
     odd = b"rm -f /x\na ${b:=(}\n"
     assert parse(odd).has_error
     assert any(m.apply(odd) == b":\na ${b:=(}\n" for m in mutants_of(odd))

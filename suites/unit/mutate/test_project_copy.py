@@ -90,7 +90,7 @@ def test_changed_lines_of_a_diff_are_numbered_as_in_the_new_file() -> None:
     assert parse_changed_lines(diff) == {1, 3, 4, 10, 11}
 
 
-def test_copy_has_the_files_that_git_lists_and_a_script_that_git_ignores(
+def test_copy_has_the_existing_files_that_git_lists_and_a_script_that_git_ignores(
     tmp_path: Path,
 ) -> None:
     """A file that git lists may have been deleted, and git may ignore the script itself."""

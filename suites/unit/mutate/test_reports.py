@@ -68,7 +68,7 @@ def test_no_report_format_contains_a_bidirectional_control_character() -> None:
     assert not any("\u202e" in each for each in reports)
 
 
-def test_html_page_escapes_the_script_and_marks_each_line_with_the_outcome() -> None:
+def test_page_escapes_the_script_and_marks_each_line_with_its_outcome() -> None:
     assert "<b>" not in render_page(_report(*_EACH))
     assert "<span>  c</span>" in render_page(_report(*_EACH))
     for outcomes, kind in (
@@ -110,7 +110,7 @@ def test_each_row_of_the_markdown_table_has_the_same_columns() -> None:
     assert "Run by `spec/a_spec.sh::a|b`\n" in render_markdown(report)
 
 
-def test_json_report_lists_each_mutant() -> None:
+def test_json_report_has_each_mutant() -> None:
     report = _report(*_EACH)
     found = cast("list[dict[str, Any]]", to_json(report)["mutants"])
     assert [each["outcome"] for each in found] == [outcome.value for outcome in _EACH]
@@ -146,7 +146,7 @@ def test_sarif_report_has_all_parts_that_its_schema_requires() -> None:
         assert all(isinstance(value, str) for value in result["partialFingerprints"].values())
 
 
-def test_sarif_fingerprint_of_a_mutant_does_not_change_when_the_line_moves() -> None:
+def test_sarif_fingerprint_of_a_mutant_is_the_same_after_its_line_moves() -> None:
     report = _report(Outcome.SURVIVED)
     moved = _TEXT.replace(b"f() {\n", b"# new\nf() {\n  # new\n").replace(b"  c\n", b"  d\n")
     [result] = report.results

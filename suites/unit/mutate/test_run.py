@@ -327,7 +327,7 @@ def test_executed_lines_of_one_script_are_not_used_for_another_script_with_the_s
     assert [outcome for outcome, _ in outcomes(report)][:2] == ["not reached", "survived"]
 
 
-def test_results_of_a_test_stay_valid_after_a_change_of_a_script_that_it_does_not_run(
+def test_results_are_kept_after_a_change_of_a_script_that_the_test_does_not_run(
     runs: Runs,
 ) -> None:
     runs.scripts[_OTHER] = "yankee\n"
@@ -354,7 +354,7 @@ def test_test_that_noticed_a_defect_is_run_first_for_other_defects_of_the_same_l
     assert all(tests == [many, few] for tests in others)
 
 
-def test_shellspec_examples_run_first_and_then_tests_with_the_fewest_lines(
+def test_shellspec_examples_run_first_in_order_and_tests_with_few_lines_run_next(
     runs: Runs,
 ) -> None:
     _, suite = runs.run(
@@ -392,7 +392,7 @@ def test_only_defects_in_changed_lines_are_tried(runs: Runs) -> None:
     assert outcomes(report) == [("survived", None), ("not reached", None)]
 
 
-def test_since_option_is_refused_outside_a_git_working_tree_before_tests_run(runs: Runs) -> None:
+def test_option_since_is_refused_outside_a_git_working_tree_before_tests_run(runs: Runs) -> None:
     runs.monkeypatch.setattr(Project, "files", lambda _: pytest.fail("the project was copied"))
 
     with pytest.raises(BadInputError, match="not a git working tree"):

@@ -79,7 +79,7 @@ def worker(tmp_path: Path, answering: Pytest) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize(("collecting", "mode"), [(False, "collected"), (True, "collecting")])
-def test_worker_passes_mode_and_scripts_and_tests_and_options_to_pytest_in_the_copy(
+def test_pytest_in_the_copy_gets_the_mode_and_the_scripts_and_the_tests_and_the_options(
     worker: Worker, answering: Pytest, mode: str, *, collecting: bool
 ) -> None:
     answering.answers = ['{"tests": []}']

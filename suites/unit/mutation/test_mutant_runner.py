@@ -51,7 +51,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_result_names_the_test_that_caught_the_bug_and_the_source_is_restored(
+def test_result_has_the_test_that_caught_the_bug_and_the_source_is_restored(
     tmp_path: Path, source: Path
 ) -> None:
     pytest_ = FakePytest(source)
@@ -109,7 +109,7 @@ def test_copy_has_the_sources_but_no_compiled_files(tmp_path: Path) -> None:
     assert files == {"harness/a.py", "suites/b.py", "pyproject.toml"}
 
 
-def test_each_bug_is_reported_and_a_surviving_bug_fails_the_run(
+def test_each_bug_is_reported_and_survivors_fail_the_run(
     tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harmless = Plant(name="none", file="a.py", old="1", new="3")

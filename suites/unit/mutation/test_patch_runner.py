@@ -74,7 +74,7 @@ def test_tests_nearest_to_the_bug_run_first(tmp_path: Path) -> None:
     assert list(Selection(tier=Tier.HOST).runs(tmp_path, changed)) == [("suites/host",)]
 
 
-def test_folder_argument_selects_all_patches_in_the_folder(tmp_path: Path) -> None:
+def test_folder_argument_selects_the_patches_in_the_folder(tmp_path: Path) -> None:
     for name in ("2.patch", "1.diff", "notes.md"):
         (tmp_path / name).touch()
     assert [path.name for path in find_patches([tmp_path, tmp_path / "2.patch"])] == [

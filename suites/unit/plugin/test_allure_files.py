@@ -107,7 +107,7 @@ def test_file_over_the_attachment_limit_is_replaced_by_a_note(
     assert "limit 'attachment-mib'" in note
 
 
-def test_full_disk_is_recorded_as_an_error_and_leaves_no_partial_allure_file(
+def test_full_disk_is_recorded_and_leaves_no_partial_allure_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = AllureFiles(tmp_path)

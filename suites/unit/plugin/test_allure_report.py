@@ -73,7 +73,7 @@ def test_unknown_allure_severity_is_refused() -> None:
             _severities(a_config(line))
 
 
-def test_allure_environment_file_has_each_fact_with_the_values_from_all_workers(
+def test_environment_file_has_a_line_for_each_fact_with_the_values_from_all_workers(
     tmp_path: Path,
 ) -> None:
     config: Any = None
@@ -89,7 +89,7 @@ def test_allure_environment_file_has_each_fact_with_the_values_from_all_workers(
     assert {"image=a, b, c", "gpu=C:\\\\x\\ny", "machine_driver=libvirt"} <= set(lines)
 
 
-def test_allure_history_id_depends_on_the_vm_driver_but_not_on_the_kernel() -> None:
+def test_history_id_depends_on_the_vm_driver_but_not_on_the_kernel() -> None:
     config: Any = None
     report = AllureReport(config, Settings(), Path("results"), {})
     item: Any = SimpleNamespace(config=SimpleNamespace(rootpath=Path("/root")))

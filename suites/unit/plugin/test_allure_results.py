@@ -55,7 +55,7 @@ def test_title_ends_with_the_parameter_id() -> None:
     assert words_of("A node boots.", "debian-12").title == "A node boots [debian-12]"
 
 
-def test_allure_suites_of_a_test_are_derived_from_the_folder_and_the_file() -> None:
+def test_allure_suites_of_a_test_follow_from_its_folder_and_file() -> None:
     for node_id, suites in (
         ("suites/e2e/kernel/test_own.py::test_a[x::y/z]", ("suites/e2e", "kernel", "own")),
         ("suites/e2e/test_boot.py::test_a", ("suites/e2e", "boot", None)),
@@ -82,7 +82,7 @@ def test_severity_of_a_test_comes_from_the_innermost_listed_folder() -> None:
         assert severity_of("tests/test_a.py", severities) is None
 
 
-def test_parameter_texts_do_not_depend_on_the_process_or_the_checkout() -> None:
+def test_parameter_texts_are_the_same_in_each_process_and_checkout() -> None:
     shown = shown_parameters(
         {
             "image": "/checkout/own.qcow2",
@@ -110,7 +110,7 @@ def test_parameter_texts_do_not_depend_on_the_process_or_the_checkout() -> None:
     }
 
 
-def test_allure_history_id_does_not_depend_on_the_order_of_parameters() -> None:
+def test_history_id_does_not_depend_on_the_order_of_parameters() -> None:
     one = history_id("a#b", [("x", "1"), ("y", "2")])
 
     assert one == history_id("a#b", [("y", "2"), ("x", "1")])

@@ -56,7 +56,7 @@ def test_comparison_of_two_states_shows_a_difference_of_at_most_40_lines() -> No
     assert same[1] == "only values that change on an idle node differ"
 
 
-def test_comparison_is_cut_to_40_lines_and_ignores_fields_with_compare_false() -> None:
+def test_comparison_of_many_fields_has_40_lines_and_ignores_fields_with_compare_false() -> None:
     for count, last in ((39, "f38: 1 == 2"), (40, "… and 2 more lines")):
         fields: list[tuple[str, type, Any]] = [(f"f{number}", int, 0) for number in range(count)]
         fields.append(("apart", int, dataclasses.field(default=0, compare=False)))
@@ -70,7 +70,7 @@ def test_comparison_is_cut_to_40_lines_and_ignores_fields_with_compare_false() -
         assert (len(lines), lines[-1].strip()) == (40, last), count
 
 
-def test_comparison_of_other_types_is_left_to_pytest() -> None:
+def test_pytest_itself_explains_comparisons_of_other_types() -> None:
     assert pytest_assertrepr_compare("==", "a", "b") is None
     assert pytest_assertrepr_compare("==", _UNIT, "b") is None
     assert pytest_assertrepr_compare("!=", _UNIT, _UNIT) is None

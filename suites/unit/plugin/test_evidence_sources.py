@@ -166,7 +166,7 @@ def test_evidence_of_a_failed_test_replaces_the_evidence_of_an_earlier_run(
     assert gather(tmp_path / "kept/node", node) == ["files/fresh.txt"]
 
 
-def test_evidence_of_a_machine_is_completed_with_the_test_error(
+def test_evidence_of_a_machine_is_completed_with_the_error_of_the_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     completed: list[tuple[object, Path, object]] = []
@@ -189,7 +189,7 @@ def test_evidence_of_a_machine_is_completed_with_the_test_error(
     assert completed == [(machine, place, error)]
 
 
-def test_gathered_evidence_is_copied_and_the_path_of_the_copy_is_returned(tmp_path: Path) -> None:
+def test_gathered_evidence_is_copied_and_the_new_folder_is_returned(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path / "1").file("/judged.txt", "").evidence
 
     moved = dict(GatheredEvidenceSource("node", evidence).gather(tmp_path / "kept", None))

@@ -94,7 +94,7 @@ def test_bundle_of_the_current_run_is_not_removed(tmp_path: Path, settings: Sett
     assert "removed" not in item.sections[0]
 
 
-def test_new_bundle_has_the_latest_modification_time_even_if_the_clock_is_behind(
+def test_new_bundle_has_the_latest_modification_time_although_the_clock_is_behind(
     tmp_path: Path, settings: Settings
 ) -> None:
     ahead_s = time.time() + 86_400

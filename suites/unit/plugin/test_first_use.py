@@ -34,7 +34,7 @@ def estimated(
     return {making.what: (round(making.seconds), making.basis) for making in made}
 
 
-def test_first_use_plan_lists_images_first_and_omits_items_without_an_estimate() -> None:
+def test_plan_lists_images_first_and_leaves_out_items_without_an_estimate() -> None:
     assert list(estimated(STATE, BAKE, OWN, IMAGE)) == [
         "image debian-12",
         "bake debian-12",
@@ -51,7 +51,7 @@ def test_first_build_time_is_estimated_from_the_recipe() -> None:
     assert found["image debian-13-nvidia"][0] > 300
 
 
-def test_first_use_estimate_is_shorter_under_kvm_and_grows_with_the_host_load() -> None:
+def test_estimate_is_ten_times_shorter_for_machines_under_kvm_and_grows_with_the_load() -> None:
     found = estimated(IMAGE, BAKE, patience=1.0)
 
     assert (found["image debian-12"][0], found["bake debian-12"][0]) == (106, 12)
@@ -82,13 +82,13 @@ def test_estimate_for_a_new_image_uses_the_measured_speed_of_the_host() -> None:
     )
 
 
-def test_build_time_of_a_removed_image_is_used_in_the_estimate() -> None:
+def test_measured_time_of_a_removed_image_is_used_in_the_estimate() -> None:
     times = (BuildTime(name="gone", is_derived=False, seconds=120.0),)
 
     assert estimated(BAKE, times=times)["bake debian-12"][0] == 240
 
 
-def test_only_one_worker_announces_the_first_use_plan() -> None:
+def test_only_one_worker_announces_the_first_use() -> None:
     class Announcing(FirstUse):
         @override
         def lines(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
@@ -110,7 +110,7 @@ def test_only_one_worker_announces_the_first_use_plan() -> None:
         ] * speaks
 
 
-def test_announcement_of_the_first_use_has_each_item_and_the_total_time() -> None:
+def test_announcement_has_each_item_and_the_total_time() -> None:
     lines = render(
         [
             Making(what="image a", seconds=240.0, basis="estimated from its recipe"),

@@ -11,7 +11,7 @@ import harness.fixtures.shell
 from harness.plugin.fixture_modules import register
 
 
-def test_fixture_module_is_registered_once_under_its_full_module_name() -> None:
+def test_fixture_module_is_registered_once_by_its_full_name() -> None:
     manager = pytest.PytestPluginManager()
     manager.register(harness.fixtures.shell, "harness.fixtures.shell")
     manager.register(object(), "machines")

@@ -168,7 +168,7 @@ def test_junit_plugin_is_registered_in_the_controller_but_not_in_a_worker(tmp_pa
         assert config.pluginmanager.has_plugin("harness-junit") is not is_worker, is_worker
 
 
-def test_junit_class_and_name_of_an_example_are_the_groups_and_the_description() -> None:
+def test_junit_names_of_an_example_are_its_groups_and_its_description() -> None:
     for nodeid, description, names in (
         (
             "spec/a_spec.sh::g [x]::a ] b [c] d",

@@ -88,7 +88,7 @@ def test_reason_why_a_machine_cannot_be_saved_is_written_to_a_file(tmp_path: Pat
         assert (tmp_path / "test/node/checkpoint" / NOT_SAVED).read_text() == "It hangs.\n", kind
 
 
-def test_report_of_a_kept_machine_has_the_command_to_enter_the_machine(
+def test_kept_machine_is_reported_with_the_command_to_enter_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(_bundle: MachineBundle, _evidence: Path, _settings: Settings) -> str:
@@ -123,7 +123,7 @@ def test_error_is_reported_if_a_machine_cannot_be_kept_running(
     assert "the machine could not be kept running: No memory is left." in saved.sentence
 
 
-def test_pdb_prints_the_command_to_enter_each_running_machine() -> None:
+def test_debugger_prints_the_command_to_enter_each_running_machine() -> None:
     lines: list[str] = []
     reporter = Reporter(Settings())
     terminal = SimpleNamespace(write_line=lines.append)

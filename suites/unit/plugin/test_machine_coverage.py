@@ -75,7 +75,7 @@ def end_test(config: FakeConfig, node: FakeNode) -> pytest.Config:
     return as_config
 
 
-def test_lines_executed_in_a_machine_are_added_to_the_coverage_of_the_run(
+def test_executed_lines_from_a_machine_are_added_to_the_coverage_of_the_run(
     tmp_path: Path, request_of_node: NodeRequest
 ) -> None:
     script = tmp_path / "p.sh"
@@ -104,7 +104,7 @@ def test_coverage_note_has_the_name_of_the_machine_that_sent_no_traces(
     assert "console" not in note, "The note has only the first line of the error."
 
 
-def test_code_in_a_machine_is_traced_only_in_a_run_with_coverage(
+def test_machine_is_traced_only_in_a_run_with_coverage(
     tmp_path: Path, request_of_node: NodeRequest
 ) -> None:
     config = FakeConfig()

@@ -81,7 +81,7 @@ def needed(*items: Any, start: MachineStart = MachineStart.CLONE, **more: bool) 
     )
 
 
-def test_plan_has_one_entry_for_each_image_with_the_number_of_tests() -> None:
+def test_plan_has_one_entry_for_each_image_with_its_number_of_tests() -> None:
     items = [an_item("node_image", image=image) for image in ("a", "b", "a")]
 
     assert needed(*items) == [("image", "a", True, 2), ("image", "b", True, 1)]
@@ -131,7 +131,7 @@ def test_plan_marks_a_checkpoint_as_missing_only_if_the_cache_lacks_it() -> None
         ], error
 
 
-def test_plan_does_not_call_fixtures_that_a_suite_defines() -> None:
+def test_plan_does_not_call_a_fixture_of_a_suite() -> None:
     made: Any = a_fixture(fails(AssertionError("It was called.")), "lab")
     made.func.__module__ = "suites.e2e.conftest"
 
@@ -159,7 +159,7 @@ def test_time_in_the_plan_is_unknown_if_the_durations_cannot_be_read(tmp_path: P
     assert f"{tmp_path}/durations: The file can't be read as JSON" in line
 
 
-def test_plan_lists_the_parent_image_on_request() -> None:
+def test_parent_image_is_listed_on_request() -> None:
     for names, has_image in ((["node_image"], True), (["baked_image"], True), (["own"], False)):
         found = needed(an_item(*names), with_parents=True)
 

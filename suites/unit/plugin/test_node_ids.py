@@ -66,7 +66,7 @@ def test_different_node_ids_have_different_folder_names(first: str, second: str)
 
 @given(st.text())
 @example(".a.py::t")
-def test_folder_name_of_any_node_id_has_only_safe_characters(node_id: str) -> None:
+def test_folder_name_of_any_node_id_has_only_harmless_characters(node_id: str) -> None:
     name = folder_name(node_id)
 
     assert re.fullmatch(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*", name)

@@ -80,7 +80,7 @@ def test_live_rows_are_shown_only_in_a_captured_run_on_an_interactive_terminal(
 
 
 @pytest.mark.parametrize("is_shown", [True, False], ids=["shown", "before-the-first-event"])
-def test_progress_rows_stay_hidden_until_the_last_debugger_or_shell_ends(
+def test_rows_stay_hidden_until_the_last_debugger_or_shell_ends(
     monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
 ) -> None:
     paused: list[int] = []

@@ -71,7 +71,7 @@ def test_evidence_is_kept_after_a_failed_test_or_as_the_settings_require() -> No
         assert reporter._is_wanted(a_call(when, error)) is is_wanted, (mode, keep, when, error)
 
 
-def test_evidence_sources_of_the_same_name_have_different_folders() -> None:
+def test_evidence_sources_of_the_same_name_have_their_own_folders() -> None:
     sources = [FakeSource(name) for name in ("node", "node", "node-2", "other", "node")]
 
     assert _names(sources) == ["node", "node-2", "node-2-2", "other", "node-3"]
@@ -92,7 +92,7 @@ def test_evidence_of_other_sources_is_kept_if_one_source_fails(tmp_path: Path) -
     assert second.moved == {Path("/run/evidence"): folder / "two"}
 
 
-def test_evidence_of_each_run_of_a_repeated_test_is_kept(tmp_path: Path) -> None:
+def test_repeated_test_keeps_the_evidence_of_each_run(tmp_path: Path) -> None:
     reporter = Reporter(Settings(evidence_folder=tmp_path))
     reporter.add(FakeSource())
 
@@ -124,7 +124,7 @@ class FakeMachineSource(FakeSource):
     machine: Any = None
 
 
-def test_other_machines_are_saved_if_saving_one_machine_fails(
+def test_failed_save_of_one_machine_does_not_prevent_other_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, (when, is_saved) in enumerate(

@@ -61,7 +61,7 @@ def test_test_without_a_provisioner_marker_has_no_pinned_provisioner(
 
 
 @pytest.mark.provisioner("gpu-node")
-def test_provisioner_marker_accepts_the_name_of_a_provisioner(
+def test_provisioner_is_pinned_by_its_name(
     request: pytest.FixtureRequest,
 ) -> None:
     provisioner = pinned_provisioner(request.node)
@@ -71,7 +71,7 @@ def test_provisioner_marker_accepts_the_name_of_a_provisioner(
 
 
 @pytest.mark.provisioner("../../e2e/own_provisioner/provisioner.yaml")
-def test_provisioner_marker_accepts_a_path_relative_to_the_test_file(
+def test_provisioner_is_pinned_by_a_path_relative_to_the_test(
     request: pytest.FixtureRequest,
 ) -> None:
     provisioner = pinned_provisioner(request.node)
@@ -98,7 +98,7 @@ def test_provisioner_marker_without_an_argument_is_refused(request: pytest.Fixtu
     assert slip.value.source == request.node.nodeid
 
 
-def test_test_with_the_pin_image_marker_runs_only_on_the_first_image() -> None:
+def test_pinned_test_runs_on_the_first_image_only_and_other_tests_run_on_all_images() -> None:
     for is_pinned in (False, True):
         mark = pytest.mark.pin_image(reason="It makes no difference.").mark if is_pinned else None
         item: Any = SimpleNamespace(nodeid="a.py::x", get_closest_marker=lambda _, mark=mark: mark)
@@ -126,7 +126,7 @@ def test_pin_image_marker_without_a_reason_or_with_other_arguments_is_refused() 
             images_of(item, ["one", "two"])
 
 
-def test_missing_requirement_fails_the_test_in_ci_or_if_a_gpu_is_required() -> None:
+def test_missing_requirement_fails_a_test_in_ci_and_where_a_gpu_is_required() -> None:
     for settings, is_skipped in (
         (Settings(), True),
         (Settings(ci=True), False),

@@ -151,7 +151,7 @@ def a_report(test: str, when: str, duration: float = 1.5) -> Any:
     return SimpleNamespace(nodeid=f"a.py::{test}", when=when, duration=duration)
 
 
-def test_shard_record_lists_finished_tests_and_their_durations(
+def test_shard_record_has_ended_tests_and_their_durations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The system clock is set back by an hour during the run.
@@ -234,7 +234,7 @@ def registered(config: FakeConfig) -> ShardPlugin:
     return plugin
 
 
-def test_each_start_of_a_shard_writes_reports_to_a_new_folder(tmp_path: Path) -> None:
+def test_reports_are_written_to_a_new_folder_at_each_start_of_a_shard(tmp_path: Path) -> None:
     first = registered(FakeConfig(tmp_path, "r"))
     config = FakeConfig(tmp_path, "r")
 
@@ -263,7 +263,7 @@ def test_report_path_from_an_option_overrides_the_report_folder_of_the_shard(
     assert config.option.shell_cov_data == plugin.reports / "coverage.shell"
 
 
-def test_run_without_reports_creates_no_folder(tmp_path: Path) -> None:
+def test_run_that_writes_no_reports_makes_no_folder(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{}, {"report_dir": "r", "collectonly": True}]
     for options in rows:
         config = FakeConfig(tmp_path, **options)
@@ -289,7 +289,7 @@ def test_worker_has_the_report_paths_of_the_controller(tmp_path: Path) -> None:
     assert (plugin.reports, plugin.start) == (None, 0)
 
 
-def test_xdist_workers_of_a_shard_get_one_test_at_a_time(tmp_path: Path) -> None:
+def test_workers_of_a_shard_take_one_test_at_a_time(tmp_path: Path) -> None:
     for given, size in ((None, 1), (5, 5)):
         config = FakeConfig(tmp_path, shard="1/2", maxschedchunk=given)
         whole = FakeConfig(tmp_path, maxschedchunk=given)
@@ -300,7 +300,7 @@ def test_xdist_workers_of_a_shard_get_one_test_at_a_time(tmp_path: Path) -> None
         assert (config.option.maxschedchunk, whole.option.maxschedchunk) == (size, given), given
 
 
-def test_sigterm_is_handled_like_sigint_during_the_run_of_a_shard(tmp_path: Path) -> None:
+def test_sigterm_ends_the_run_of_a_shard_like_ctrl_c(tmp_path: Path) -> None:
     """After either signal, machines end and reports are written."""
     config: Any = FakeConfig(tmp_path, "r")
     before = signal.getsignal(signal.SIGTERM)
@@ -360,7 +360,7 @@ def test_first_test_time_of_a_shard_is_the_earliest_of_all_workers(
     )
 
 
-def test_run_of_a_shard_without_tests_succeeds_only_if_other_shards_have_tests() -> None:
+def test_shard_without_tests_succeeds_only_if_other_shards_have_tests() -> None:
     for collected, before, status in ((0, 5, 5), (7, 5, 0), (7, 2, 2), (7, 3, 3)):
         plugin = a_plugin()
         plugin._collection = ("digest", collected)

@@ -128,7 +128,7 @@ def test_long_message_is_shortened_and_its_whole_text_is_written_to_a_file(
     assert f"The whole text is in '{file}'." in report.longreprtext
 
 
-def test_collection_error_is_escaped_and_shortened(gate: ReportGate) -> None:
+def test_error_of_a_collection_is_escaped_and_its_length_is_limited(gate: ReportGate) -> None:
     error = CollectErrorRepr(f"{EVIL} " * 1000)
     report = pytest.CollectReport("test_a.py", "failed", error, [])
 
@@ -215,7 +215,7 @@ def test_control_characters_of_a_warning_are_escaped_and_its_length_is_limited(
         assert len(shown) < 2 * MESSAGE_BYTES
 
 
-def test_captured_output_is_shortened_and_the_whole_output_is_written_to_a_file(
+def test_captured_output_is_shortened_and_saved_whole_in_a_file(
     gate: ReportGate,
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -66,14 +66,14 @@ def test_activity_of_a_machine_is_reported_with_its_deadline(
     assert [event.until for event in told.events] == [None, pytest.approx(now + 30), None, None]
 
 
-def test_machine_is_reported_as_ended_after_its_activity_failed(told: _Told) -> None:
+def test_machine_whose_activity_failed_is_reported_as_ended(told: _Told) -> None:
     with pytest.raises(ValueError, match="x"), told.machine.during("starts"):
         raise ValueError("x")
 
     assert told.said[-1] == (Stage.ENDED, "has ended")
 
 
-def test_note_replaces_the_message_of_an_activity_but_not_its_stage_or_deadline(
+def test_note_replaces_the_activity_and_keeps_its_stage_and_deadline(
     told: _Told,
 ) -> None:
     with told.machine.during("runs", Deadline.after(30, told.clock), stage=Stage.RUNS):
@@ -110,7 +110,7 @@ def test_new_console_output_is_reported_each_minute_of_a_long_wait(told: _Told) 
     ]
 
 
-def test_terminal_control_sequences_of_a_guest_are_removed(told: _Told) -> None:
+def test_terminal_controls_of_a_guest_are_not_shown(told: _Told) -> None:
     with told.machine.during("waits"):
         told.machine.note("step \x1b[2J\x9b1mone\x07")
         told.machine.hear("\x1b]0;title\x07a\x9bHb\r10 %\r20 %\n".encode())

@@ -38,7 +38,7 @@ def test_no_line_is_printed_for_a_machine_that_starts_quickly() -> None:
     assert board.due(120.0) == []
 
 
-def test_short_wait_prints_one_line_with_the_limit_and_one_line_at_the_end() -> None:
+def test_short_wait_prints_one_line_with_its_limit_and_one_line_at_its_end() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits for cloud-init", until=400.0), "gw0", 100.0)
 
@@ -54,7 +54,7 @@ def test_short_wait_prints_one_line_with_the_limit_and_one_line_at_the_end() -> 
     ]
 
 
-def test_wait_beyond_the_limit_is_shown_with_the_reason() -> None:
+def test_wait_beyond_its_limit_is_shown_with_the_reason() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits for cloud-init", until=120.0), "", 100.0)
 
@@ -163,7 +163,7 @@ def test_line_about_a_machine_under_test_is_not_printed_soon_after_another_line(
     assert [len(board.due(now)) for now in (135.0, 138.0)] == [1, 0]
 
 
-def test_each_long_part_of_a_wait_and_the_end_of_the_wait_print_a_line() -> None:
+def test_line_is_printed_for_each_long_part_of_a_wait_and_for_the_end_of_the_wait() -> None:
     board = Board()
     board.take(_event(Stage.BUSY, "waits", until=400.0), "", 100.0)
     begun = board.due(106.0)

@@ -28,7 +28,7 @@ def _plain(line: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
-def test_row_shows_worker_and_machine_and_times_and_activity_and_console_line() -> None:
+def test_row_has_worker_and_machine_and_times_and_activity_and_console_line() -> None:
     (line,) = render_rows([_ROW], 112.0, 80)
 
     assert re.fullmatch(r"gw0 node-1 12 of 30 s waits \[for x\] +Started two *", _plain(line))
@@ -78,7 +78,7 @@ def test_row_fits_the_terminal(columns: int) -> None:
     assert not rest
 
 
-def test_rows_are_hidden_while_a_debugger_or_shell_uses_the_terminal() -> None:
+def test_display_shows_nothing_while_it_is_paused() -> None:
     written: list[str] = []
     display = Display(LiveRegion(written.append, lambda: (80, 24)), Board(), clock=lambda: 100.0)
 
@@ -97,7 +97,7 @@ def test_rows_are_hidden_while_a_debugger_or_shell_uses_the_terminal() -> None:
     display.close()
 
 
-def test_progress_lines_are_delayed_while_a_debugger_or_shell_uses_the_terminal() -> None:
+def test_progress_lines_are_delayed_while_the_display_is_paused() -> None:
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
 
@@ -112,7 +112,7 @@ def test_progress_lines_are_delayed_while_a_debugger_or_shell_uses_the_terminal(
     assert line.endswith("[noble] build: installs\n")
 
 
-def test_delayed_progress_lines_are_printed_when_the_display_closes() -> None:
+def test_delayed_progress_lines_are_printed_when_a_paused_display_closes() -> None:
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: 100.0)
 
@@ -193,14 +193,14 @@ def test_rows_occupy_at_most_half_of_the_terminal() -> None:
     assert re.findall(r"node-\d", written[0]) == ["node-0", "node-1", "node-2"]
 
 
-def test_progress_line_after_unfinished_pytest_output_begins_on_a_new_line() -> None:
+def test_line_after_unfinished_output_begins_on_a_new_line() -> None:
     written: list[str] = []
     PlainLines(written.append, lambda: True).print_lines(["one", "two"])
 
     assert written == ["\none\ntwo\n"]
 
 
-def test_display_prints_due_activities_and_prints_nothing_after_it_is_closed() -> None:
+def test_display_shows_due_activities_and_shows_nothing_after_its_end() -> None:
     now = [100.0]
     written: list[str] = []
     display = Display(PlainLines(written.append), Board(), clock=lambda: now[0])

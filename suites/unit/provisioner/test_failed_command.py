@@ -25,7 +25,7 @@ def is_noted(provisioner: Provisioner) -> bool:
     return any(argv[place : place + 2] == NOTED for place in range(len(argv)))
 
 
-def test_bash_trap_that_records_the_failed_command_is_set_only_for_bash_scripts() -> None:
+def test_only_a_bash_script_gets_a_trap_that_records_the_failed_command() -> None:
     for shebang in (
         "#!/bin/bash",
         "#!/usr/bin/env bash",

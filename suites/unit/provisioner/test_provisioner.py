@@ -84,12 +84,12 @@ def test_command_that_is_not_a_list_of_words_or_not_declared_is_refused() -> Non
         MINE.guest_command("bake")
 
 
-def test_configuration_request_is_refused_if_no_configuration_file_is_declared() -> None:
+def test_requested_configuration_is_refused_if_no_configuration_file_is_declared() -> None:
     with pytest.raises(BadInputError, match=r"key 'config': .* asks for 'gpu_node'; declare one"):
         MINE.guest_files({}, {"gpu_node": True})
 
 
-def test_configuration_file_is_written_in_the_declared_format() -> None:
+def test_configuration_has_the_declared_format() -> None:
     rows = {
         ConfigurationFormat.JSON: b'{\n  "A": "1",\n  "B": true\n}\n',
         ConfigurationFormat.YAML: b"A: '1'\nB: true\n",
@@ -102,7 +102,7 @@ def test_configuration_file_is_written_in_the_declared_format() -> None:
         assert file.content == content
 
 
-def test_node_facts_override_declared_values_and_requested_values_override_both() -> None:
+def test_facts_of_the_node_override_declared_values_and_a_request_overrides_both() -> None:
     """A fact that is false or null still overrides a declared value."""
     node_values = {"B": NodeFact.HAS_GPUS, "C": NodeFact.GPU_COUNT, "D": NodeFact.GPU_COUNT}
     values = dict.fromkeys("ABCD", 7)

@@ -123,7 +123,7 @@ def test_repeated_key_of_user_data_is_refused(project: Project) -> None:
         project.read("schema: 1\nname: x\nrun: [x]\nuser_data: user-data.yaml\n")
 
 
-def test_user_data_that_is_not_a_regular_file_is_refused(project: Project) -> None:
+def test_user_data_that_is_not_a_plain_file_is_refused(project: Project) -> None:
     """Opening a FIFO would wait for a writer."""
     os.mkfifo(project.folder / "pipe")
 

@@ -207,7 +207,7 @@ def test_node_without_kernel_headers_is_baked_for_the_running_kernel(
     assert f"  - nvidia-cuda-driver-prebaked={TAG} (kernel {OTHER_KERNEL})" in invocation.log()
 
 
-def test_bake_fails_if_the_record_or_module_does_not_match_the_driver_image(
+def test_bake_fails_if_the_record_or_the_module_does_not_fit_the_image(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     build = simulated.build
@@ -278,7 +278,7 @@ def test_failed_bake_removes_the_build_but_not_the_build_log(
     assert len([call for call in simulated.calls if call[-1] == "build-only"]) == 3
 
 
-def test_failed_build_is_removed_even_if_one_of_its_logs_cannot_be_read(
+def test_failed_build_is_removed_although_one_of_its_logs_cannot_be_read(
     simulated: SimulatedNode, invocation: Invocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_after_building_half(simulated)
@@ -318,7 +318,7 @@ def test_interrupted_build_is_removed_with_its_container(
     assert not simulated.files.exists(RECORD_PATH)
 
 
-def test_interrupted_removal_of_a_failed_build_leaves_a_corrupt_record(
+def test_failed_build_whose_removal_is_interrupted_leaves_a_corrupt_record(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     """A boot would trust a complete record of a driver that is partly removed."""
@@ -343,7 +343,7 @@ def test_interrupted_removal_of_a_failed_build_leaves_a_corrupt_record(
     assert record.is_corrupt
 
 
-def test_failed_build_is_removed_even_if_its_log_cannot_be_saved(
+def test_failed_build_is_removed_although_its_log_cannot_be_kept(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     fail_after_building_half(simulated)
@@ -377,7 +377,7 @@ def test_failure_to_write_the_record_of_a_failed_build_is_logged(
     )
 
 
-def test_bake_that_fails_before_the_build_keeps_the_earlier_record_and_module(
+def test_bake_that_fails_before_it_builds_keeps_the_earlier_record_and_module(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

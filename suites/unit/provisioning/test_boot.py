@@ -50,7 +50,7 @@ def test_boot_with_the_prebaked_kernel_installs_the_driver_without_a_build(
     assert invocation.steps()["install-driver"] == "skipped"
 
 
-def test_module_is_built_again_if_the_node_runs_another_kernel(
+def test_module_is_built_again_for_another_kernel(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -81,7 +81,7 @@ def test_boot_of_a_node_without_gpu_removes_the_driver(
     )
 
 
-def test_opted_out_node_with_a_gpu_removes_the_driver_after_kubelet_started(
+def test_driver_is_removed_from_an_opted_out_node_with_a_gpu_after_kubelet_started(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -218,7 +218,7 @@ def test_dra_driver_starts_after_a_healthy_kubelet(
     assert sorted(order, key=lines.index) == order
 
 
-def test_corrupted_inforom_ends_validation_without_a_retry(
+def test_corrupted_inforom_ends_validation_at_once(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -265,7 +265,7 @@ def test_node_that_partitions_its_gpu_reboots_at_the_end_of_the_boot(
     assert simulated.files.exists("/etc/systemd/system/mig-partition.service")
 
 
-def test_container_of_a_hanging_install_is_removed(
+def test_container_of_an_install_that_hangs_is_removed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)

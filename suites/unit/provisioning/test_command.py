@@ -63,7 +63,7 @@ def test_report_has_the_beginning_of_the_command_and_the_end_of_each_output() ->
     assert "left out" not in result(argv=("ls",), stdout="1234567890", stderr="x" * 9).render(10)
 
 
-def test_command_is_ok_only_if_it_exited_with_0_and_the_output_is_complete() -> None:
+def test_command_is_ok_only_if_it_exited_with_0_and_its_output_is_complete() -> None:
     seen = result()
     assert seen.ok
     assert seen.check("Listing") is seen

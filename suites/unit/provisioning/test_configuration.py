@@ -99,7 +99,7 @@ def test_every_field_is_read_from_the_file(tmp_path: Path) -> None:
     assert set(document) == {field.name for field in fields(Configuration)}
 
 
-def test_registry_host_may_contain_capital_letters() -> None:
+def test_host_of_a_registry_may_have_capital_letters() -> None:
     name = "Registry-1.Example.COM:5000/gpu/driver"
     document = {"precompiled_image": name, "mcr_repository_base": f"{name}/"}
 

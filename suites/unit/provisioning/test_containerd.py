@@ -34,7 +34,7 @@ def test_image_is_absent_if_containerd_does_not_list_its_name() -> None:
     assert {stdout: fetch(CANONICAL).is_met(listed(stdout)) for stdout in rows} == rows
 
 
-def test_container_of_a_failed_attempt_or_a_killed_run_is_removed() -> None:
+def test_container_of_a_failed_try_or_a_killed_run_is_removed() -> None:
     run = run_driver_image(CANONICAL, container="gpuinstall", action="install", retry=INSTALL)
     (action,) = remove_left_container("gpuinstall")
 
@@ -51,7 +51,7 @@ def listed(stdout: str) -> CommandResult:
     return CommandResult(argv=(), exit_code=0, stdout=stdout, stderr="")
 
 
-def test_missing_image_is_recognised_by_one_line_of_the_error_output() -> None:
+def test_missing_image_is_recognised_by_a_single_line_of_the_error() -> None:
     rows = {
         f'ctr: failed to resolve reference "{IMAGE}": {IMAGE}: not found': True,
         f'  ctr: failed to resolve reference "{IMAGE}": {IMAGE}: not found \r\nend\n': True,

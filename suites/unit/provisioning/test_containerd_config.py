@@ -149,7 +149,7 @@ def test_runtime_of_another_name_is_kept_without_the_nvidia_program() -> None:
         assert default_runtime(left, TABLE) == "runc"
 
 
-def test_default_runtime_without_a_table_is_replaced_by_runc() -> None:
+def test_default_runtime_whose_table_was_removed_earlier_is_replaced_by_runc() -> None:
     """A default runtime that does not exist breaks every pod (gpu-operator 188)."""
     other = f"{RUNC}# without nvidia\n"
     for text in (f"version = 2\n{DEFAULT_NVIDIA}{other}", f"version = 2\n{other}{DEFAULT_NVIDIA}"):
@@ -192,7 +192,7 @@ def test_runc_in_the_nvidia_toolkit_folder_is_not_taken_for_an_nvidia_program() 
     assert left_of(f'version = 2\n{RUNC}options.BinaryName = "{program}"\n') == ""
 
 
-def test_runc_is_added_to_a_runtimes_table_without_the_default_runtime() -> None:
+def test_runc_is_added_to_a_table_of_runtimes_that_lacks_the_default_runtime() -> None:
     """Containerd 2, which prints format 3, keeps its own runc beside the table."""
     text = f"version = 2\n{NVIDIA}SystemdCgroup = true\n"
     options = (*TABLE, "containerd", "runtimes", "runc", "options")
@@ -235,7 +235,7 @@ def test_runc_gets_the_options_of_the_default_nvidia_runtime_if_there_are_two() 
         assert [runtime.name for runtime in read_runtimes(left, TABLE)] == ["runc"]
 
 
-def test_options_of_an_existing_runc_runtime_are_not_changed() -> None:
+def test_runc_that_is_already_present_keeps_its_own_options() -> None:
     runc = f'{RUNC}[plugins."{CRI}".containerd.runtimes.runc.options]\nSystemdCgroup = false\n'
     left = left_of(f"version = 2\n{DEFAULT_NVIDIA}{NVIDIA}SystemdCgroup = true\n{runc}")
 
@@ -385,7 +385,7 @@ def test_toml_strings_are_read_in_double_and_single_quotes() -> None:
         assert read_runtimes(text, TABLE) == read_runtimes(basic, TABLE), text
 
 
-def test_configuration_of_a_gpu_node_with_the_nvidia_runtime_is_not_changed() -> None:
+def test_configuration_of_a_node_with_a_gpu_is_kept_if_it_has_the_nvidia_runtime() -> None:
     """A dump of containerd 2 has format 3 even if the file, which imports others, has format 2."""
     own = f"version = 2\n{RUNC}{NVIDIA}"
     newer = own.replace("version = 2", "version = 3").replace(CRI, "io.containerd.cri.v1.runtime")
@@ -405,7 +405,9 @@ def test_configuration_of_a_gpu_node_with_the_nvidia_runtime_is_not_changed() ->
     assert gpu_configuration(off) is None
 
 
-def test_wanted_runtimes_of_a_gpu_node_depend_on_the_configuration_and_cdi_support() -> None:
+def test_configuration_and_cdi_support_determine_the_wanted_runtimes_of_a_node_with_a_gpu() -> (
+    None
+):
     has_runtime = f"version = 2\n{RUNC}{NVIDIA}"
     default, cdi = replace(GPU, is_nvidia_default=True), replace(GPU, is_cdi_on=True)
     rows = {
@@ -478,7 +480,7 @@ DEFAULT_KATA = DEFAULT_NVIDIA.replace("nvidia", "kata")
 CDI_OFF = f'{RUNC}{NVIDIA}[plugins."{CRI}"]\nenable_cdi = false\n'
 
 
-def test_containerd_dump_is_compared_with_the_wanted_runtimes() -> None:
+def test_dump_of_containerd_is_compared_with_the_wanted_runtimes() -> None:
     default, cdi = replace(GPU, is_nvidia_default=True), replace(GPU, is_cdi_on=True)
     rows = [
         (GPU, RUNC + NVIDIA, None),
@@ -611,7 +613,7 @@ def test_containerd_configuration_that_imports_itself_is_detected() -> None:
     assert {imports: imports_itself(f"imports = {imports}\n") for imports in rows} == rows
 
 
-def test_runtime_of_an_opted_out_node_is_not_validated_if_nothing_changed(
+def test_runtime_of_an_unchanged_opted_out_node_is_not_validated(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     assert boot(simulated, invocation, "format 2", ("SkipGpuDriverInstall", "true")) == 0
@@ -643,7 +645,7 @@ def test_opted_out_node_is_not_ready_if_an_imported_file_makes_nvidia_the_defaul
         assert "kubelet" not in simulated.active
 
 
-def test_each_subtable_of_the_runtimes_table_is_read_as_a_runtime() -> None:
+def test_each_subtable_of_the_table_of_runtimes_is_read_as_a_runtime() -> None:
     rows: dict[str, list[str]] = {
         f'[plugins."{CRI}".containerd.runtimes]\n': [],
         f'[plugins."{CRI}".containerd.runtimes.kata]\n': ["kata"],

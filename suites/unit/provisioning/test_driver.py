@@ -86,7 +86,7 @@ def test_nvidia_smi_is_run_from_path_or_from_the_driver_folder() -> None:
     assert run.fallback_program == "/usr/local/nvidia/bin/nvidia-smi"
 
 
-def test_driver_is_configured_on_request_or_if_the_decision_is_teardown_install() -> None:
+def test_driver_is_configured_on_request_or_after_a_teardown() -> None:
     rows = {
         (True, Action.INSTALL): True,
         (False, Action.INSTALL_SKIP_BUILD): False,
@@ -101,7 +101,7 @@ def test_driver_is_configured_on_request_or_if_the_decision_is_teardown_install(
     } == rows
 
 
-def test_validation_plan_contains_only_checks() -> None:
+def test_plan_of_validation_contains_only_checks() -> None:
     assert validate_plan(Configuration()).describe() == (
         "validate-probe  # failure: exit 84\n"
         "    nvidia-modprobe -u -c0  # 24 attempts, 5 s apart, limit 25 s each\n"

@@ -152,7 +152,7 @@ def test_driver_message_is_recognised_by_the_start_of_its_line() -> None:
     assert {line: len(parse_messages(line)) for line in BEGINNINGS} == BEGINNINGS
 
 
-def test_consecutive_driver_messages_of_several_lines_are_separated() -> None:
+def test_messages_of_several_lines_are_separated() -> None:
     bar = (
         "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
         "NVRM: BAR{} is 0M @ 0x0 (PCI:0000:0{}:00.0)\n"
@@ -224,7 +224,7 @@ def test_version_in_a_message_overrides_versions_in_nearby_lines() -> None:
     assert not refusal.is_of("470.12")
 
 
-def test_most_severe_message_in_the_output_of_a_tool_is_returned() -> None:
+def test_most_severe_message_in_the_output_of_a_program_is_returned() -> None:
     expected = {
         "infoROM is corrupted\nGPU is lost": CORRUPT_INFOROM,
         "GPU is lost\ninfoROM is corrupted": CORRUPT_INFOROM,

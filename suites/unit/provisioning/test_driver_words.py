@@ -57,7 +57,7 @@ def test_each_entry_of_the_catalogue_has_a_meaning_and_each_fault_has_a_remedy()
         assert not words.can_retry_help or words.can_rebuild_help, words
 
 
-def test_each_pattern_for_driver_messages_matches_a_sample_message() -> None:
+def test_each_pattern_for_driver_messages_matches_a_sample_text() -> None:
     texts = [
         *(text for text, *_ in FAULTS),
         *NOTICES,
@@ -137,7 +137,7 @@ def test_nvlink_error_that_is_not_fatal_leaves_the_node_healthy() -> None:
     assert seen == {said: [severity] for said, severity in NVLINKS.items()}
 
 
-def test_message_that_matches_a_pattern_only_partially_is_unknown() -> None:
+def test_message_that_matches_known_words_only_partially_is_unknown() -> None:
     texts = [
         *("GPUis lost, skipping x", "GPU is lost,skipping x", "RmInitAdapterfailed! (0x26)"),
         "_gpuFabricProbeRbmSleepLinks: Error setting links to sleep on linkmask 0x0003",
@@ -479,7 +479,7 @@ def test_each_fault_message_has_the_expected_cause_and_retry_and_build_flags() -
         assert "?" not in messages[0].describe(), text
 
 
-def test_driver_notice_is_not_classified_as_a_fault() -> None:
+def test_driver_notice_is_not_taken_for_a_fault() -> None:
     texts = [*NOTICES, *(f"NVRM: {line}" for line in REST)]
 
     seen = {text: [*map(severity_of, parse_messages(f"[    9.1] {text}\n"))] for text in texts}

@@ -110,7 +110,7 @@ def test_step_writes_a_file_and_makes_a_folder_and_removes_a_file(tmp_path: Path
     assert only(executor).status is StepStatus.DONE
 
 
-def test_report_of_a_step_joins_the_details_of_all_actions(tmp_path: Path) -> None:
+def test_report_of_a_step_joins_the_details_of_its_actions(tmp_path: Path) -> None:
     executor = Executor(make_node(ScriptedRunner(), tmp_path))
     one = Do(description=(), function=lambda _: "One.")
     silent = Do(description=(), function=lambda _: None)
@@ -150,7 +150,7 @@ def test_ignored_failure_skips_the_remaining_actions_but_not_the_next_step(
     assert statuses(executor) == {"one": "failed", "two": "done"}
 
 
-def test_exit_code_of_an_error_overrides_the_exit_code_of_the_step(tmp_path: Path) -> None:
+def test_exit_code_of_an_error_overrides_the_exit_code_of_its_step(tmp_path: Path) -> None:
     """If the failure of a step is ignored, the exit code of an error does not end the run."""
     for error in (
         ProvisioningError(ExitCode.APT_INSTALL_TIMEOUT, "No."),
@@ -244,7 +244,7 @@ def test_actions_are_run_if_their_condition_is_met(tmp_path: Path) -> None:
     assert (only(executor).status, only(executor).detail) == (StepStatus.DONE, "Said.")
 
 
-def test_unmet_condition_does_not_skip_other_actions_of_the_step(tmp_path: Path) -> None:
+def test_unmet_condition_does_not_skip_the_other_actions_of_the_step(tmp_path: Path) -> None:
     """The time limit of the condition's command is reduced to the remaining budget."""
     with ScriptedRunner().expect("ask", timeout_s=4).expect("a") as runner:
         executor = Executor(make_node(runner, tmp_path, budget_s=4))
@@ -266,7 +266,7 @@ def _pass(clock: FakeClock, seconds: float) -> Callable[[], None]:
     return lambda: clock.advance(seconds)
 
 
-def test_events_have_the_start_and_end_time_of_the_step_or_group(tmp_path: Path) -> None:
+def test_events_have_the_start_and_end_of_their_step_or_group(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()

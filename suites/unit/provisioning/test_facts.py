@@ -61,7 +61,7 @@ def script_runtime(runner: ScriptedRunner) -> ScriptedRunner:
     )
 
 
-def test_facts_of_a_node_without_gpu_need_only_a_few_commands(tmp_path: Path) -> None:
+def test_only_a_few_commands_are_run_on_a_node_without_gpu(tmp_path: Path) -> None:
     NodeFiles(tmp_path).write("/etc/os-release", "ID=debian\n")
 
     facts = see(script().expect("uname -n", stdout="Node-A\n"), tmp_path)
@@ -252,7 +252,7 @@ def test_skip_driver_tag_is_looked_up_before_the_managed_services_tag(
     assert facts.mode is None
 
 
-def test_teardown_before_an_install_does_not_remove_the_payload_and_caches(tmp_path: Path) -> None:
+def test_teardown_before_an_install_keeps_the_payload_and_the_caches(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     write_tags(files)
     write_record(files, version="570.1")

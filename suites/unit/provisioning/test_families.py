@@ -40,7 +40,7 @@ def test_os_release_values_may_contain_equal_signs_and_quotes() -> None:
     }
 
 
-def test_each_distribution_family_has_one_driver_source() -> None:
+def test_each_family_has_one_source_of_drivers() -> None:
     assert {family: driver_source(family) for family in Family} == {
         Family.DEBIAN: DriverSource.CONTAINER_IMAGE,
         Family.AZURE_LINUX: DriverSource.PACKAGES,

@@ -31,7 +31,7 @@ def test_journal_line_is_written_to_the_console_and_the_log(tmp_path: Path) -> N
     assert LOG_PATH == "/var/log/azure/cluster-provision.log"
 
 
-def test_event_has_the_fields_that_the_azure_guest_agent_reads(tmp_path: Path) -> None:
+def test_event_has_the_fields_that_the_guest_agent_reads(tmp_path: Path) -> None:
     clock = FakeClock()
     clock.advance(61.0625)
     started = EPOCH + dt.timedelta(milliseconds=1999, microseconds=500)

@@ -52,7 +52,7 @@ def test_dkms_status_line_of_each_dkms_release_is_parsed() -> None:
         assert parse_dkms_status(line) == (INSTALLED,), line
 
 
-def test_dkms_states_added_and_built_and_installed_are_distinguished() -> None:
+def test_states_in_the_output_of_dkms_are_distinguished() -> None:
     text = (
         f"nvidia/{VERSION}: added\n"
         f"nvidia/{VERSION}, {KERNEL}, x86_64: built\n"
@@ -96,7 +96,7 @@ def test_module_without_vermagic_has_no_kernel() -> None:
     assert ModuleFile(version=None, vermagic=" ").kernel is None
 
 
-def test_dkms_module_is_installed_only_if_each_field_of_the_status_entry_matches() -> None:
+def test_dkms_module_is_installed_only_if_each_field_of_its_entry_matches() -> None:
     rows = {
         INSTALLED: True,
         replace(INSTALLED, module="nvidia-fs"): False,
@@ -186,7 +186,7 @@ PROC_MODULES = (
 )
 
 
-def test_loaded_modules_are_parsed_from_proc_modules_with_their_users() -> None:
+def test_loaded_modules_are_parsed_with_the_modules_that_use_them() -> None:
     modules = parse_proc_modules(f"garbage\nx 1 y -\nx 1 2\n{PROC_MODULES}nouveau 1 - -\n")
 
     assert modules[3] == LoadedModule(
@@ -197,7 +197,7 @@ def test_loaded_modules_are_parsed_from_proc_modules_with_their_users() -> None:
     assert len(modules) == 6
 
 
-def test_driver_modules_are_ordered_with_dependents_before_dependencies(tmp_path: Path) -> None:
+def test_modules_are_ordered_with_dependents_before_their_dependencies(tmp_path: Path) -> None:
     modules = (
         *reversed(parse_proc_modules(PROC_MODULES)),
         LoadedModule(name="nvidia_peermem", references=0, holders=()),

@@ -469,7 +469,7 @@ def parse(*argv: str) -> int:
     )
 
 
-def test_root_option_defaults_to_slash() -> None:
+def test_root_option_defaults_to_the_root_of_this_machine() -> None:
     for name in COMMANDS:
         assert _parser().parse_args([name]).root == Path("/")
         assert _parser().parse_args([name, "--root=/mnt"]).root == Path("/mnt")

@@ -43,7 +43,7 @@ def test_each_mig_profile_has_the_expected_gpu_instance_profile_ids() -> None:
     }
 
 
-def test_partitioning_enables_mig_mode_before_it_creates_instances() -> None:
+def test_gpu_is_partitioned_after_mig_mode_is_enabled() -> None:
     with pytest.raises(UnknownProfileError, match="'mig1g' is not a valid GPU instance profile"):
         partition(ScriptedRunner(), "mig1g")
     with (
@@ -55,7 +55,7 @@ def test_partitioning_enables_mig_mode_before_it_creates_instances() -> None:
         partition(runner, "MIG4g")
 
 
-def test_failed_command_ends_the_mig_partitioning() -> None:
+def test_failed_command_ends_the_partitioning() -> None:
     for fails in (["nvidia-smi -mig 1"], ["nvidia-smi -mig 1", "nvidia-smi mig -cgi 5"]):
         runner = ScriptedRunner()
         for command in fails:
@@ -70,7 +70,7 @@ def test_failed_command_ends_the_mig_partitioning() -> None:
             partition(runner, "MIG4g")
 
 
-def test_mig_unit_can_run_a_program_with_a_blank_in_the_path() -> None:
+def test_mig_unit_runs_a_program_whose_path_has_a_blank() -> None:
     text = render_unit((*PROGRAM[:3], "/opt/a b.pyz"))
 
     assert "ExecStart=/usr/bin/python3 -I -S '/opt/a b.pyz' mig-partition\n" in text

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_answer_is_the_stripped_output_or_none_if_the_command_failed(tmp_path: Path) -> None:
+def test_answer_is_the_stripped_output_or_is_none_if_the_command_failed(tmp_path: Path) -> None:
     with (
         ScriptedRunner()
         .expect("uname -r", timeout_s=30, stdout=" 6.1\n")

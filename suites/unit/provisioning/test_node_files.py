@@ -23,7 +23,7 @@ def files(tmp_path: Path) -> NodeFiles:
     return NodeFiles(tmp_path)
 
 
-def test_empty_or_relative_path_or_root_path_or_path_with_dot_dot_is_refused(
+def test_path_that_is_empty_or_relative_or_the_root_or_leads_to_a_parent_is_refused(
     files: NodeFiles,
 ) -> None:
     for path in ("", "/", "/./", "etc", "/etc/..", "/../x"):
@@ -92,7 +92,7 @@ def test_new_text_is_synced_before_it_replaces_the_file(
     ]
 
 
-def test_new_file_is_synced_after_its_text_was_written_and_its_owner_is_not_changed(
+def test_new_file_is_synced_completely_and_its_owner_is_not_changed(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[object] = []
@@ -105,7 +105,7 @@ def test_new_file_is_synced_after_its_text_was_written_and_its_owner_is_not_chan
 
 
 @pytest.mark.parametrize(("is_there", "is_absolute"), [(True, False), (False, True)])
-def test_rewrite_of_a_symbolic_link_writes_the_target(
+def test_rewriting_a_symbolic_link_writes_its_target(
     tmp_path: Path, *, is_there: bool, is_absolute: bool
 ) -> None:
     (tmp_path / "disk").mkdir()
@@ -175,7 +175,7 @@ def test_write_does_not_remove_temporary_files_of_another_process(files: NodeFil
     os.close(descriptor)
 
 
-def test_folder_has_a_shared_lock_while_a_file_is_written(
+def test_folder_is_locked_while_a_file_is_written(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the lock, another process could take the temporary file for a leftover."""
@@ -196,7 +196,7 @@ def test_folder_has_a_shared_lock_while_a_file_is_written(
     assert files.names("/etc") == ("x",)
 
 
-def test_write_replaces_a_symbolic_link_but_not_the_target(files: NodeFiles) -> None:
+def test_write_replaces_a_symbolic_link_rather_than_its_target(files: NodeFiles) -> None:
     """A masked unit is a link to a device."""
     files.write("/kept", "kept")
     os.mkfifo(files.at("/fifo"))
@@ -243,7 +243,7 @@ def test_temporary_file_is_made_in_the_folder_of_the_written_file(
     assert files.read("/etc/x") == files.read("/etc/y") == "text"
 
 
-def test_write_error_is_raised_even_if_the_temporary_file_has_vanished(
+def test_error_of_the_write_is_raised_even_if_its_temporary_file_has_vanished(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill_the_disk(_descriptor: int, _mode: int) -> None:
@@ -257,7 +257,7 @@ def test_write_error_is_raised_even_if_the_temporary_file_has_vanished(
             method("/below/x", "text")
 
 
-def test_new_file_has_a_hidden_name_until_it_is_complete(
+def test_file_has_a_hidden_name_until_it_is_created_completely(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Azure guest agent may read the event folder at any time."""
@@ -283,7 +283,7 @@ def test_appending_text_to_a_file_makes_missing_folders(files: NodeFiles) -> Non
     assert files.read("/var/log/a/b") == "one\nzwölf\n"
 
 
-def test_read_returns_none_for_a_missing_file_and_refuses_a_folder(
+def test_missing_file_is_read_as_none_and_a_folder_is_not_read_as_a_file(
     files: NodeFiles,
 ) -> None:
     files.make_directory("/folder")
@@ -343,7 +343,7 @@ def test_read_and_write_of_a_fifo_are_refused_without_blocking(files: NodeFiles)
     assert files.at("/fifo").is_fifo()
 
 
-def test_symbolic_link_is_followed_on_read_and_a_dangling_link_counts_as_missing(
+def test_file_is_read_through_a_link_but_a_dangling_link_counts_as_a_missing_file(
     files: NodeFiles,
 ) -> None:
     files.write("/kept", "text")
@@ -398,7 +398,7 @@ def test_removal_deletes_files_and_trees_but_not_the_targets_of_their_links(
         files.remove("/mounted")
 
 
-def test_symbolic_link_is_distinguished_from_its_target(files: NodeFiles) -> None:
+def test_link_is_distinguished_from_its_target(files: NodeFiles) -> None:
     for _ in range(2):
         files.make_directory("/a/b")
     files.write("/file", "")
@@ -415,7 +415,7 @@ def test_symbolic_link_is_distinguished_from_its_target(files: NodeFiles) -> Non
     assert not files.is_directory("/file")
 
 
-def test_file_names_are_sorted_and_matched_by_pattern(files: NodeFiles) -> None:
+def test_names_are_sorted_and_matched_by_pattern(files: NodeFiles) -> None:
     names = ("Other.ko", "nvidia-uvm.ko", "nvidia.ko.xz", "nvidia.txt")
     for name in reversed(names):
         files.write(f"/modules/{name}", "")
@@ -442,7 +442,7 @@ def test_newer_file_is_recognised_by_modification_time(files: NodeFiles) -> None
     assert not files.is_newer("/absent", "/new")
 
 
-def test_modification_time_of_a_symbolic_link_is_taken_from_its_target(files: NodeFiles) -> None:
+def test_symbolic_link_is_as_new_as_its_target(files: NodeFiles) -> None:
     """Daemons read the file, whenever the link to it was made."""
     for name, seconds in (("old", 1000), ("between", 2000), ("new", 3000)):
         files.write(f"/{name}", "")
@@ -458,7 +458,7 @@ def test_modification_time_of_a_symbolic_link_is_taken_from_its_target(files: No
     assert not files.is_newer("/link-to-old", "/between")
 
 
-def test_check_of_new_text_reads_a_temporary_file_before_the_file_is_replaced(
+def test_new_text_is_checked_in_a_temporary_file_before_it_replaces_the_file(
     files: NodeFiles,
 ) -> None:
     for name, old in (("new", None), ("old", "old")):
@@ -482,7 +482,7 @@ def test_check_of_new_text_reads_a_temporary_file_before_the_file_is_replaced(
         assert files.at(path).stat().st_mode & 0o7777 == (0o644 if old is None else 0o640)
 
 
-def test_failed_check_leaves_the_file_unchanged_and_no_temporary_file(files: NodeFiles) -> None:
+def test_refused_text_leaves_the_file_unchanged_and_no_temporary_file(files: NodeFiles) -> None:
     files.write("/etc/x/y.toml", "old")
 
     def check(_: str) -> None:
@@ -495,7 +495,7 @@ def test_failed_check_leaves_the_file_unchanged_and_no_temporary_file(files: Nod
     assert files.names("/etc/x") == ("y.toml",)
 
 
-def test_removal_of_empty_folders_does_not_remove_full_folders_or_files(files: NodeFiles) -> None:
+def test_removal_of_empty_folders_keeps_full_folders_and_files(files: NodeFiles) -> None:
     files.make_directory("/empty/inner")
     files.write("/full/file", "")
     files.write("/file", "")

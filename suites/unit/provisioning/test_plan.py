@@ -40,7 +40,7 @@ def test_plan_order_moves_a_step_only_behind_the_steps_that_it_needs() -> None:
         assert [each.name for each in Plan.order(steps).steps] == [*order]
 
 
-def test_cyclic_dependencies_and_duplicate_step_names_are_refused() -> None:
+def test_steps_that_need_each_other_or_have_the_same_name_are_refused() -> None:
     with pytest.raises(PlanError, match=r"^The steps \['a', 'b'\] need each other in a cycle\.$"):
         Plan.order([step("b", "a"), step("a", "b"), step("c")])
     with pytest.raises(PlanError, match=r"^Two steps have the name 'b'\.$"):
@@ -56,7 +56,7 @@ def test_step_command_is_the_first_command_or_the_step_name_without_a_command() 
     assert step("only-a-name").command == "only-a-name"
 
 
-def test_log_action_prints_the_given_line(tmp_path: Path) -> None:
+def test_log_action_prints_its_line(tmp_path: Path) -> None:
     console: list[str] = []
     action = log_line("  - a=b")
 

@@ -199,7 +199,7 @@ PLANS = {
 }
 
 
-def test_boot_plans_match_the_golden_files() -> None:
+def test_plan_of_a_boot_matches_the_golden_file() -> None:
     for name in sorted({*PLANS} - {"other-version", "precompiled-only", "arm64"}):
         expect_golden(f"plan-{name}", PLANS[name]().describe())
 
@@ -343,7 +343,7 @@ def test_invalid_containerd_toml_has_its_own_exit_code() -> None:
         assert error.value.exit_code is ExitCode.FILE_WATCH_TIMEOUT
 
 
-def test_readiness_line_shows_whether_the_record_exists_and_matches_the_driver_kind() -> None:
+def test_readiness_line_says_whether_the_record_exists_and_matches() -> None:
     rows = {
         (None, "cuda-lts"): "marker_present=false driver_kind_match=false",
         (RECORD, "cuda-lts"): "marker_present=true driver_kind_match=true",

@@ -43,7 +43,7 @@ def nobody_asks() -> ModuleProof:
     raise AssertionError("the record alone decides here")
 
 
-def test_record_parser_uses_the_first_value_of_each_key() -> None:
+def test_first_value_of_each_key_of_a_record_is_read() -> None:
     text = (
         f"future=1\nkernel={KERNEL}\n# comment\ndriver_version={VERSION}\n"
         "driver_kind=cuda\narch=x86_64\nkernel=second\n"
@@ -80,7 +80,7 @@ def test_record_is_none_if_the_file_is_missing_and_corrupt_if_the_path_is_a_fold
     assert read_record(files, "/opt/folder") == Record()
 
 
-def test_decision_for_an_opted_out_node_with_a_record_is_teardown() -> None:
+def test_decision_for_an_opted_out_node_is_a_teardown_if_there_is_a_record() -> None:
     teardown = Decision(action=Action.TEARDOWN, reason=Reason.OPTED_OUT)
 
     assert decide(None, RECORD, nobody_asks) == decide(None, Record(), nobody_asks) == teardown
@@ -130,7 +130,7 @@ def test_build_is_skipped_only_if_the_record_and_the_installed_module_match_the_
     }
 
 
-def test_decision_is_rendered_as_a_log_line_and_as_json() -> None:
+def test_decision_is_rendered_as_a_line_and_as_an_object() -> None:
     nothing = Decision(action=Action.NOTHING)
     teardown = Decision(action=Action.TEARDOWN_INSTALL, reason=Reason.KIND)
 

@@ -79,7 +79,7 @@ def test_image_tag_has_no_plus_sign() -> None:
     assert image.pull_reference == image.name == image.reference
 
 
-def test_nodes_are_grouped_by_kernel_in_list_order() -> None:
+def test_nodes_are_grouped_by_kernel_in_the_order_in_which_they_are_listed() -> None:
     kernels = (("a", "6.2"), ("b", JAMMY), ("c", "6.3"), ("d", JAMMY), ("e", "6.2"))
     grouping = group_by_kernel([node(*each) for each in kernels], is_label_required=True)
 
@@ -156,7 +156,7 @@ def test_nodes_with_the_same_kernel_but_different_architectures_form_two_groups(
     assert grouping.warnings == ()
 
 
-def test_each_kernel_flavour_has_a_valid_unique_group_name() -> None:
+def test_each_flavour_of_a_kernel_has_a_valid_unique_name() -> None:
     flavours = ("", "+64k", "_64k-debug", "+debug", "+rt", "+rt-debug", "+64k+rt")
     kernels = [f"5.14.0-427.el9.aarch64{flavour}" for flavour in flavours]
     nodes = [node(each, each, "rhel9.4") for each in (*kernels, "5.14.0-1.el9_4.x86_64")]
@@ -171,7 +171,7 @@ def test_each_kernel_flavour_has_a_valid_unique_group_name() -> None:
     assert names[-1] == "rhel9.4-5.14.0-1.el9.4-amd64"
 
 
-def test_architecture_label_takes_priority_over_the_kernel_name() -> None:
+def test_processor_label_is_preferred_to_the_kernel_name() -> None:
     rows = {
         ("arm64", "5.14.0-1.el9_4.x86_64"): "arm64",
         ("", "5.14.0-1.el9_4.x86_64"): "amd64",
@@ -186,7 +186,7 @@ def test_architecture_label_takes_priority_over_the_kernel_name() -> None:
     } == rows
 
 
-def test_selector_has_only_labels_shared_by_all_nodes_of_the_group() -> None:
+def test_selector_has_only_labels_that_all_nodes_of_the_group_have() -> None:
     nodes = [
         labelled("a", "6.1", "debian12", system="debian", version="12", arch="amd64"),
         labelled("b", "6.1", "debian12", system="debian", arch="amd64"),
@@ -203,7 +203,7 @@ def test_label_value_of_a_kernel_has_only_allowed_characters() -> None:
     assert label_value("5.14-1.el9_4.X86-64") == "5.14-1.el9_4.X86-64"
 
 
-def test_minor_versions_of_a_distribution_with_the_same_driver_form_one_group() -> None:
+def test_minor_versions_of_a_system_are_in_one_group_if_they_use_the_same_driver() -> None:
     nodes = [
         labelled(version, "6.12", "rhel10", system="rhel", version=version)
         for version in ("10.0", "10.0", "10.1")
@@ -214,7 +214,7 @@ def test_minor_versions_of_a_distribution_with_the_same_driver_form_one_group() 
     assert group.selector == {KERNEL_LABEL: "6.12", SYSTEM: "rhel"}
 
 
-def test_groups_with_equal_selectors_get_a_warning() -> None:
+def test_warning_is_given_for_groups_that_labels_do_not_distinguish() -> None:
     nodes = [node("a", "6.1", "ubuntu24.04"), node("b", "6.1", "debian12")]
 
     grouping = group_by_kernel(nodes, is_label_required=False)
@@ -266,7 +266,7 @@ def test_daemonset_is_deleted_only_if_no_node_needs_it() -> None:
     assert not may_delete(desired=0, misscheduled=1)
 
 
-def test_selector_has_only_kernel_and_architecture_and_distribution_labels() -> None:
+def test_selector_of_a_group_has_only_the_kernel_and_the_architecture_and_the_system() -> None:
     labels = {"zone": "1", KERNEL_LABEL: "6.1", ARCH: "", SYSTEM: "debian"}
     (group,) = group_by_kernel(
         [ClusterNode(name="a", os_tag="x", labels=labels)], is_label_required=True

@@ -43,7 +43,7 @@ def _no_image(simulated: SimulatedNode) -> None:
     simulated.images.clear()
 
 
-def test_precompiled_image_of_the_running_kernel_is_installed_and_then_removed(
+def test_image_of_the_running_kernel_is_installed_and_removed(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.kernel = OTHER_KERNEL
@@ -211,7 +211,7 @@ def says_no_such_image(*, stderr: str = "", stdout: str = "") -> bool:
     return containerd.says_no_such_image(refusal, image)
 
 
-def test_missing_image_is_recognised_by_the_image_name_in_the_error_output() -> None:
+def test_missing_image_is_recognised_by_its_name_in_the_error() -> None:
     """A missing layer or missing local content is not a missing image."""
     answers = [answer.format(name=reference()) for answer in NO_SUCH_IMAGE]
     others = [answer.format(name=reference()) for answer in OTHER_ANSWERS]

@@ -114,7 +114,9 @@ RECORDS = st.binary(max_size=64) | st.lists(PIECES, max_size=12).map(b"".join)
 
 
 @given(content=RECORDS, is_gpu_node=st.booleans())
-def test_record_with_any_bytes_leads_to_a_decision(content: bytes, *, is_gpu_node: bool) -> None:
+def test_decision_is_made_whatever_bytes_the_record_contains(
+    content: bytes, *, is_gpu_node: bool
+) -> None:
     with simulated_node() as simulated:
         place = simulated.files.at(RECORD_PATH)
         place.parent.mkdir(parents=True)
@@ -182,7 +184,7 @@ def test_any_plan_has_each_step_after_the_steps_that_it_needs(
     value=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=6),
 )
 @example(lines=["k = 1", "k = 1"], path=("k",), value="")
-def test_toml_edit_sets_the_value_and_keeps_all_other_lines(
+def test_editing_toml_changes_only_the_value(
     lines: list[str], path: tuple[str, ...], value: str
 ) -> None:
     text = "\n".join(lines)

@@ -30,7 +30,7 @@ def test_each_recorded_xid_has_the_expected_severity() -> None:
     }
 
 
-def test_fault_is_recognised_from_recorded_driver_output() -> None:
+def test_fault_is_recognised_from_the_output_of_the_driver() -> None:
     for case, meaning in (
         ("hang", "Xid 119: A GPU does not work until it is reset."),
         ("hang", "The system processor (GSP) of a GPU does not answer."),
@@ -42,6 +42,6 @@ def test_fault_is_recognised_from_recorded_driver_output() -> None:
         assert [each for each in faults if meaning in each] != [], faults
 
 
-def test_each_recorded_line_of_a_failed_driver_start_or_an_xid_is_known() -> None:
+def test_every_recorded_line_of_a_failed_start_or_an_xid_is_known() -> None:
     for case in ("xids", "off-the-bus-unopened", "wrong-boot42"):
         assert [each.line for each in _messages(case) if each.words is None] == []

@@ -46,7 +46,7 @@ def test_failed_command_is_tried_again_after_a_pause(tmp_path: Path) -> None:
     assert clock.sleeps == [5, 5]
 
 
-def test_last_failed_attempt_is_reported_with_the_output_and_without_a_pause(
+def test_last_failure_is_reported_with_its_output_and_without_a_pause(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
@@ -65,7 +65,7 @@ def test_last_failed_attempt_is_reported_with_the_output_and_without_a_pause(
     assert clock.sleeps == [5]
 
 
-def test_time_limit_of_each_attempt_does_not_exceed_the_remaining_budget(tmp_path: Path) -> None:
+def test_each_try_is_limited_to_the_remaining_budget(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()
@@ -119,7 +119,7 @@ def test_error_of_the_previous_attempt_is_reported_if_the_budget_cuts_off_the_la
         )
 
 
-def test_failure_of_a_first_attempt_that_the_budget_cuts_off_is_reported(tmp_path: Path) -> None:
+def test_failure_of_a_first_try_that_the_budget_cuts_off_is_reported(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner().expect(
@@ -134,7 +134,7 @@ def test_failure_of_a_first_attempt_that_the_budget_cuts_off_is_reported(tmp_pat
     )
 
 
-def test_attempt_is_repeated_after_it_reached_the_time_limit(tmp_path: Path) -> None:
+def test_attempt_that_reaches_its_own_limit_is_followed_by_another_attempt(tmp_path: Path) -> None:
     clock = FakeClock()
     with (
         ScriptedRunner()
@@ -187,7 +187,7 @@ def test_failed_attempt_that_took_longer_than_the_first_limit_counts_as_several_
         try_command(make_node(runner, tmp_path, clock), Run(argv=("work", "hard"), retry=growing))
 
 
-def test_time_limit_does_not_grow_after_an_attempt_that_fails_within_the_limit(
+def test_limit_does_not_grow_after_an_attempt_that_fails_in_time(
     tmp_path: Path,
 ) -> None:
     growing = Retry(attempts=3, pause_s=1, timeout_s=2, max_timeout_s=8)
@@ -203,7 +203,7 @@ def test_time_limit_does_not_grow_after_an_attempt_that_fails_within_the_limit(
     assert detail == "Succeeded on attempt 3."
 
 
-def test_no_command_starts_after_the_budget_is_used_up(tmp_path: Path) -> None:
+def test_no_command_starts_after_the_budget_is_spent(tmp_path: Path) -> None:
     with pytest.raises(StepFailedError) as failure, ScriptedRunner() as runner:
         try_command(make_node(runner, tmp_path, budget_s=0), command())
 
@@ -213,7 +213,7 @@ def test_no_command_starts_after_the_budget_is_used_up(tmp_path: Path) -> None:
     )
 
 
-def test_cleanup_is_run_after_each_failed_attempt_even_if_the_budget_is_used_up(
+def test_cleanup_is_run_after_each_failed_try_even_if_the_budget_is_spent(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
@@ -228,7 +228,7 @@ def test_cleanup_is_run_after_each_failed_attempt_even_if_the_budget_is_used_up(
         try_command(make_node(runner, tmp_path, clock, budget_s=60), run)
 
 
-def test_cleanup_is_run_after_a_signal_ends_the_attempt(tmp_path: Path) -> None:
+def test_cleanup_is_run_after_a_try_that_a_signal_ends(tmp_path: Path) -> None:
     """The signal ends the command's own processes, but not the processes in the command's container."""
 
     def interrupt() -> None:
@@ -285,7 +285,7 @@ def _judge(node: NodeContext, result: CommandResult) -> PermanentFailure | None:
     return None
 
 
-def test_verdict_of_the_judge_stops_the_retries_with_the_exit_code_of_the_verdict(
+def test_verdict_of_the_judge_ends_the_tries_with_the_exit_code_of_the_verdict(
     tmp_path: Path,
 ) -> None:
     for exit_code in (0, 1):

@@ -44,7 +44,7 @@ def action(name: str, index: int = 0) -> Do:
     return step.actions[index]  # type: ignore[return-value]
 
 
-def test_mode_of_the_managed_services_depends_on_the_tag_and_the_configuration() -> None:
+def test_tag_and_configuration_determine_the_mode_of_the_managed_services() -> None:
     rows = {
         (False, False, False): None,
         (True, False, False): Mode.DEVICE_PLUGIN,
@@ -200,7 +200,7 @@ def test_node_label_is_added_once_to_the_kubelet_node_labels() -> None:
     assert {text: add_node_label(text, LABEL) for text in rows} == rows
 
 
-def test_kubelet_defaults_file_is_written_only_if_the_label_is_new(tmp_path: Path) -> None:
+def test_kubelet_defaults_are_written_only_for_a_new_label(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     label = action("configure-managed-services", 2)
     node = make_node(ScriptedRunner(), tmp_path)

@@ -26,7 +26,7 @@ def test_start_reloads_systemd_and_restarts_and_enables_the_unit() -> None:
     ]
 
 
-def test_failed_enqueue_or_stop_or_reset_of_a_unit_is_ignored() -> None:
+def test_failure_to_enqueue_or_stop_or_reset_a_unit_is_ignored() -> None:
     actions = enqueue("nvidia-dcgm", 30, "warning: no")
 
     assert plan_lines(*actions) == [
@@ -68,7 +68,7 @@ def test_unit_exists_only_if_systemctl_succeeds_and_prints_loaded() -> None:
         assert where_loaded("a").is_met(result) is is_loaded, stdout
 
 
-def test_rendered_variable_has_the_same_value_for_systemd_and_a_shell() -> None:
+def test_variable_has_the_same_value_for_systemd_and_for_a_shell() -> None:
     for value in (
         "",
         "a=b,c",

@@ -30,7 +30,7 @@ def test_tags_and_vm_size_are_read_from_the_cache(files: NodeFiles) -> None:
         assert read_metadata(files) == Metadata(), size
 
 
-def test_tag_is_on_only_if_the_whole_name_and_value_match() -> None:
+def test_tag_is_on_only_if_its_whole_name_and_value_match() -> None:
     rows = {
         ("skipgpudriverinstall", "TRUE"): True,
         ("SkipGpuDriverInstall", "false"): False,

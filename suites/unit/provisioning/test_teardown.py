@@ -112,7 +112,7 @@ def test_teardown_removes_every_listed_artefact_and_unloads_the_modules(
     ]
 
 
-def test_files_that_do_not_belong_to_the_driver_are_not_removed(teardown: Teardown) -> None:
+def test_files_that_do_not_belong_to_the_driver_are_kept(teardown: Teardown) -> None:
     """These files are not taken for a customer's driver either."""
     teardown.node.build(VERSION, OTHER_KERNEL)
     others = [

@@ -45,7 +45,7 @@ x = "\\"]"
 CRI = ("plugins", "io.containerd.grpc.v1.cri")
 
 
-def test_each_toml_entry_has_the_whole_path_and_the_line_numbers() -> None:
+def test_each_entry_has_its_whole_path_and_its_line_numbers() -> None:
     entries = read_entries(TEXT)
 
     assert [(entry.path, entry.first, entry.last, entry.is_header) for entry in entries] == [
@@ -73,7 +73,7 @@ def test_each_toml_entry_has_the_whole_path_and_the_line_numbers() -> None:
     )
 
 
-def test_toml_values_are_read_without_comments() -> None:
+def test_values_are_read_without_comments() -> None:
     assert get_value(TEXT, ("version",)) == "2"
     assert get_value(TEXT, ("disabled_plugins",)) == "[\n  \"a\", \n  'b]',\n]"
     assert get_value(TEXT, (*CRI, "cni", "literal")) == "'''\nkey = \"in a string\"\n'''"
@@ -83,7 +83,7 @@ def test_toml_values_are_read_without_comments() -> None:
     assert get_value(TEXT, ("nothing",)) is None
 
 
-def test_toml_value_ends_at_the_closing_quote_or_bracket() -> None:
+def test_value_ends_where_its_quotes_and_brackets_close() -> None:
     text = (
         "tight=1\n"
         'escaped = "a\\"#b" # comment\n'
@@ -103,7 +103,7 @@ def test_toml_value_ends_at_the_closing_quote_or_bracket() -> None:
     }
 
 
-def test_changes_of_the_returned_values_do_not_affect_a_later_read() -> None:
+def test_changing_the_returned_values_does_not_change_a_later_read() -> None:
     text = "a = 1\n"
 
     read_values(text).clear()
@@ -144,7 +144,7 @@ def test_quoted_keys_are_unescaped() -> None:
     assert read_entries(r'"io\u002econtainerd"."\t" = 1')[0].path == ("io.containerd", "\t")
 
 
-def test_existing_toml_value_is_replaced_in_place() -> None:
+def test_existing_value_is_replaced_in_its_place() -> None:
     text = set_value(TEXT, ("disabled_plugins",), "[]")
 
     assert text.splitlines()[:4] == [
@@ -157,7 +157,7 @@ def test_existing_toml_value_is_replaced_in_place() -> None:
     assert set_value('a = "x=y"\n', ("a",), "3") == "a = 3\n"
 
 
-def test_replaced_toml_value_keeps_the_key_and_the_comment() -> None:
+def test_key_and_comment_of_a_replaced_value_are_kept() -> None:
     for text, path, edited in (
         ('  "a=b"   = 1\n', ("a=b",), '  "a=b" = 3\n'),
         ("'a = b'.c=1\n", ("a = b", "c"), "'a = b'.c = 3\n"),
@@ -168,7 +168,7 @@ def test_replaced_toml_value_keeps_the_key_and_the_comment() -> None:
         assert set_value(text, path, "3") == edited
 
 
-def test_new_toml_key_is_added_to_the_existing_table() -> None:
+def test_new_key_is_added_to_the_existing_table() -> None:
     text = set_value("[a]\n  x = 1\n\n[b]\n", ("a", "y z"), "2")
 
     assert text == '[a]\n"y z" = 2\n  x = 1\n\n[b]\n'

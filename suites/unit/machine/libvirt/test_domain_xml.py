@@ -122,7 +122,7 @@ def test_no_two_devices_share_a_pci_address() -> None:
     assert ("0x00", f"{int(card['addr'], 16):#04x}") not in places
 
 
-def test_template_maps_the_memory_file_as_shared_and_a_clone_maps_it_privately() -> None:
+def test_memory_file_is_shared_by_a_template_and_mapped_privately_by_a_clone() -> None:
     for is_private in (True, False):
         memory = MemoryFile(path=Path("/a,b/ram"), is_private=is_private)
 
@@ -145,7 +145,7 @@ def test_qemu_runs_as_the_requesting_user_if_libvirt_supports_the_dac_model() ->
     assert labels[1].findtext("label") == "+1000:+100"
 
 
-def test_kernel_command_line_is_the_same_under_libvirt_as_under_the_qemu_driver() -> None:
+def test_kernel_command_line_is_the_same_as_with_the_qemu_driver() -> None:
     """The kernel of a cloud image gets only the command line of its boot loader."""
     plain = a_machine_spec(extra_append=("cc:{}",))
     assert isinstance(plain.kernel, DirectKernel)

@@ -99,7 +99,7 @@ def test_libvirtd_at_the_given_uri_is_not_replaced_by_a_private_libvirtd(
     assert reports == []
 
 
-def test_security_models_are_parsed_from_the_libvirt_capabilities_xml() -> None:
+def test_security_models_are_read_from_the_capabilities_of_libvirt() -> None:
     capabilities = (
         "<capabilities><host><secmodel><model>apparmor</model><doi>0</doi></secmodel>"
         "<secmodel><model>dac</model><doi>0</doi></secmodel></host></capabilities>"

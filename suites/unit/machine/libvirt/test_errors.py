@@ -108,7 +108,7 @@ def test_error_of_a_refused_call_has_the_message_and_code_of_libvirt() -> None:
         assert error.code == code
 
 
-def test_error_for_a_lost_connection_has_the_purpose_of_the_call_and_a_remedy() -> None:
+def test_lost_connection_is_reported_with_the_purpose_of_the_call_and_a_remedy() -> None:
     context = ErrorContext(
         code=Code.INTERNAL_ERROR, origin=ErrorDomain.RPC, message="client socket is closed."
     )

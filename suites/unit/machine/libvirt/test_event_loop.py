@@ -58,7 +58,7 @@ def at_exit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     return registered
 
 
-def test_event_loop_ends_when_its_process_exits(at_exit: list[Callable[[], None]]) -> None:
+def test_event_loop_ends_at_the_exit_of_its_process(at_exit: list[Callable[[], None]]) -> None:
     """If Python ends a thread inside a callback, the locks of libvirt stay locked."""
     libvirt = LoopLibvirt()
     EventLoop().start(libvirt)
@@ -73,7 +73,7 @@ def test_event_loop_ends_when_its_process_exits(at_exit: list[Callable[[], None]
     assert not libvirt.thread.is_alive()
 
 
-def test_event_loop_continues_after_a_forked_process_exits(
+def test_exit_of_a_forked_process_does_not_end_the_event_loop(
     at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread does not exist in the child, and libvirt's locks may be held there for ever."""
@@ -100,7 +100,7 @@ def test_event_loop_is_started_only_once(at_exit: list[Callable[[], None]]) -> N
     end()
 
 
-def test_reason_for_the_end_of_the_event_loop_is_logged(log: Log) -> None:
+def test_end_of_the_event_loop_is_logged_with_the_reason(log: Log) -> None:
     libvirt = LoopLibvirt(is_broken=True)
     EventLoop().start(libvirt)
     assert libvirt.has_turned.wait(LONG_S)

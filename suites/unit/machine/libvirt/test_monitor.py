@@ -236,7 +236,7 @@ def test_wait_ignores_an_event_before_the_given_position(
     assert one.wait_for_event("it", names("STOP"), Deadline.after(0.0)).name == "STOP"
 
 
-def test_failed_registration_of_a_monitor_leaves_no_watcher_on_the_connection(
+def test_monitor_that_cannot_register_leaves_no_watcher_on_the_connection(
     connection: Connection,
     events: MonitorEvents,
     qemu: FakeLibvirtQemu,

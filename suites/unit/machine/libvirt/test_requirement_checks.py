@@ -180,7 +180,7 @@ def test_mode_and_owner_of_a_device_node_are_read(tmp_path: Path) -> None:
     assert Device.read(tmp_path / "none") is None
 
 
-def test_posix_acl_of_a_device_node_is_detected(
+def test_access_control_list_of_a_device_node_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
@@ -203,7 +203,7 @@ def test_posix_acl_of_a_device_node_is_detected(
     assert found == [True, False, False]
 
 
-def test_qemu_user_is_read_from_the_base_labels_of_the_dac_model() -> None:
+def test_user_of_qemu_is_read_from_the_base_labels_of_the_dac_model() -> None:
     labels = "<baselabel type='qemu'>+1:+2</baselabel><baselabel type='kvm'>+3:+4</baselabel>"
     assert parse_qemu_user(CAPABILITIES) == USER
     for inside, user in (
@@ -260,7 +260,7 @@ def test_kvm_check_passes_for_a_session_uri_whoever_may_open_dev_kvm(
     )
 
 
-def test_other_checks_continue_if_libvirt_refuses_to_show_its_capabilities(
+def test_other_checks_are_done_if_libvirt_refuses_to_show_its_capabilities(
     asked: Callable[..., list[RequirementCheck]],
 ) -> None:
     """Access control of a daemon may let a user start machines but not read capabilities."""

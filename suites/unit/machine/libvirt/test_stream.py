@@ -268,7 +268,7 @@ def test_unread_output_does_not_delay_the_end_of_a_stream(
     assert opened.ours.recv(100) == b"x" * 100
 
 
-def test_warning_is_logged_if_the_event_loop_does_not_close_a_stream_in_time(
+def test_event_loop_that_does_not_close_a_stream_is_reported(
     connection: Connection,
     loop: FakeLoopLibvirt,
     monkeypatch: pytest.MonkeyPatch,
@@ -303,7 +303,7 @@ def open_files() -> set[Path]:
         return {Path(each).readlink() for each in descriptors}
 
 
-def test_stream_that_cannot_be_opened_leaves_no_file_descriptor_open(
+def test_stream_that_cannot_be_opened_leaves_nothing_open(
     connection: Connection, loop: FakeLoopLibvirt, tmp_path: Path
 ) -> None:
     def refuse(_: object) -> None:
@@ -375,7 +375,7 @@ def test_stream_on_a_lost_connection_leaves_no_file_descriptor_open(
     assert open_files() <= before, f"It is still held by the error: {caught.value}"
 
 
-def test_stream_whose_log_cannot_be_opened_leaves_no_file_descriptor_open(
+def test_stream_whose_log_cannot_be_opened_leaves_nothing_open(
     connection: Connection, tmp_path: Path
 ) -> None:
     before = open_files()

@@ -10,7 +10,7 @@ from harness.errors import BadInputError
 from harness.machine.libvirt.uri import HostUri
 
 
-def test_session_uri_is_distinguished_from_a_system_uri() -> None:
+def test_session_uri_and_system_uri_are_distinguished() -> None:
     kinds = {
         "qemu:///system": False,
         "qemu:///session": True,

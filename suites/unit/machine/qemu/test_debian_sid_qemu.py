@@ -98,7 +98,7 @@ def _silence(_message: str) -> None:
     """Ignore the message."""
 
 
-def test_folder_name_of_an_unpacked_qemu_contains_the_package_version(tmp_path: Path) -> None:
+def test_folder_of_an_unpacked_qemu_has_the_package_version_in_its_name(tmp_path: Path) -> None:
     reports: list[str] = []
     runner = UnpackingRunner()
 
@@ -121,7 +121,7 @@ def test_folder_name_of_an_unpacked_qemu_contains_the_package_version(tmp_path: 
     assert not (made.program.parent / "root.tar").exists()
 
 
-def test_qemu_is_unpacked_only_once(tmp_path: Path) -> None:
+def test_unpacked_qemu_is_not_unpacked_again(tmp_path: Path) -> None:
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
     runner = UnpackingRunner()
 
@@ -129,7 +129,7 @@ def test_qemu_is_unpacked_only_once(tmp_path: Path) -> None:
     assert runner.programs == []
 
 
-def test_most_recently_unpacked_qemu_is_used(tmp_path: Path) -> None:
+def test_qemu_that_was_unpacked_last_is_used(tmp_path: Path) -> None:
     """Debian may return to an earlier version."""
     cache = tmp_path / "cache"
     withdrawn = UnpackingRunner(says=_VERSION.replace("11.1.3", "12.0.0"))
@@ -141,7 +141,7 @@ def test_most_recently_unpacked_qemu_is_used(tmp_path: Path) -> None:
     assert find_sid_qemu(cache) == made
 
 
-def test_unpacked_qemu_is_not_used_if_it_is_old_or_from_other_packages(
+def test_qemu_that_was_unpacked_long_ago_or_from_other_packages_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ensure_sid_qemu(tmp_path / "cache", UnpackingRunner(), report=_silence)
@@ -261,7 +261,7 @@ def test_refresh_replaces_an_unpacked_qemu_of_the_same_version(tmp_path: Path) -
     assert (made.program.parent / "root/usr/bin/qemu-system-x86_64").read_bytes() == b"new"
 
 
-def test_killed_refresh_leaves_a_complete_qemu(
+def test_refresh_that_is_killed_leaves_a_complete_qemu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"

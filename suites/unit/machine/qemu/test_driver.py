@@ -50,7 +50,7 @@ def test_state_arguments_do_not_depend_on_the_machine_name_and_disk_paths() -> N
     assert state_argv(moved) == state_argv(spec)
 
 
-def test_cached_digest_of_qemu_is_used_by_later_runs(program: Path, tmp_path: Path) -> None:
+def test_digest_of_qemu_is_computed_once_for_all_runs(program: Path, tmp_path: Path) -> None:
     """Reading QEMU takes as long as restoring a machine."""
     cache = tmp_path / "cache"
     spec = a_machine_spec()

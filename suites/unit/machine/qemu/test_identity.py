@@ -83,7 +83,7 @@ def test_error_for_a_missing_qemu_has_its_name() -> None:
 
 
 @pytest.mark.usefixtures("program")
-def test_qemu_identity_depends_on_the_processor_only_under_kvm(
+def test_processor_is_part_of_the_identity_of_qemu_only_under_kvm(
     processors: Callable[..., None], tmp_path: Path
 ) -> None:
     for key, answers in (

@@ -22,7 +22,7 @@ def check(limit_bytes: int, *, is_unlimited: bool = False) -> None:
     check_locked_memory(1536, limit_bytes=limit_bytes, is_unlimited=is_unlimited)
 
 
-def test_guest_with_more_memory_than_the_locked_memory_limit_is_refused_with_a_remedy() -> None:
+def test_guest_that_needs_more_than_the_locked_memory_limit_is_refused_with_a_remedy() -> None:
     check((1536 + 256) * MIB)
     check(resource.RLIM_INFINITY)
     check(0, is_unlimited=True)

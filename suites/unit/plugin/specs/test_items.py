@@ -22,7 +22,7 @@ def _python_test() -> pytest.Item:
     return pytest.Function.__new__(pytest.Function)
 
 
-def test_shellspec_example_is_selected_by_tags_and_names_and_focus() -> None:
+def test_example_is_selected_by_tags_and_names_and_focus() -> None:
     rows: list[tuple[set[str], bool, dict[str, Any], dict[str, Any], bool]] = [
         (set(), False, {}, {}, True),
         # An example needs a tag of the command line or of the project.
@@ -76,7 +76,7 @@ def test_ids_of_examples_are_unique_and_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_examples_of_a_spec_file_are_kept_together_in_file_order() -> None:
+def test_examples_of_a_file_stay_together_in_the_order_of_the_file() -> None:
     first, second = (SpecFileCollector.__new__(SpecFileCollector) for _ in range(2))
     a0, a1, a2 = (_example(first, number) for number in range(3))
     b0, b1 = (_example(second, number) for number in range(2))

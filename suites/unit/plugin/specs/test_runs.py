@@ -31,11 +31,11 @@ class _Plugin:
         """Do nothing; pytest calls this hook for each test."""
 
 
-def test_examples_run_in_the_pytest_runtest_protocol_if_another_plugin_hooks_into_it() -> None:
+def test_examples_run_in_the_pytest_protocol_if_another_plugin_hooks_into_that_protocol() -> None:
     assert _others_follow_the_protocol(_config_with(_Plugin()))
 
 
-def test_hypothesis_and_randomly_plugins_do_not_require_the_pytest_runtest_protocol() -> None:
+def test_hypothesis_plugin_and_randomly_plugin_do_not_require_the_pytest_protocol() -> None:
     """The test registers fake plugins of these names, since the real plugins take long to import."""
     for name in ("_hypothesis_pytestplugin", "pytest_randomly"):
 
@@ -49,7 +49,7 @@ def test_hypothesis_and_randomly_plugins_do_not_require_the_pytest_runtest_proto
         assert not _others_follow_the_protocol(_config_with(plugin)), name
 
 
-def test_rerunfailures_plugin_requires_the_pytest_runtest_protocol_only_for_reruns() -> None:
+def test_rerunfailures_plugin_requires_the_pytest_protocol_only_if_reruns_are_requested() -> None:
     rows: list[tuple[dict[str, object], bool]] = [
         ({}, False),
         ({"reruns": 2}, True),
@@ -61,7 +61,7 @@ def test_rerunfailures_plugin_requires_the_pytest_runtest_protocol_only_for_reru
         assert _others_follow_the_protocol(_config_with(plugin, **options)) is follows, options
 
 
-def test_setup_show_and_pdb_options_disable_fast_runs_of_examples() -> None:
+def test_setup_show_option_and_pdb_option_disable_fast_runs_of_examples() -> None:
     rows: list[tuple[dict[str, object], bool]] = [
         ({}, True),
         ({"setupshow": True}, False),
@@ -74,7 +74,7 @@ def test_setup_show_and_pdb_options_disable_fast_runs_of_examples() -> None:
         assert runs.is_fast is is_fast, options
 
 
-def test_operating_system_error_at_the_start_of_the_shell_is_explained(tmp_path: Path) -> None:
+def test_operating_system_error_of_the_shell_is_explained_with_a_remedy(tmp_path: Path) -> None:
     for error, shown in (
         (OSError(errno.EMFILE, "Too many"), "a_spec.sh' can't run: Too many; raise the limit on"),
         (OSError(errno.ENFILE, "Too many"), "Too many; raise the limit on open files"),

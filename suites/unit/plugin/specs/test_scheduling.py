@@ -37,7 +37,7 @@ def _file(name: str, count: int, group: str = "g") -> list[str]:
     return [f"{name}_spec.sh::{group}::{number}" for number in range(count)]
 
 
-def test_xdist_chunk_is_extended_to_the_end_of_the_last_spec_file() -> None:
+def test_chunk_of_tests_is_extended_to_the_end_of_its_last_spec_file() -> None:
     files = [_file(name, 5) for name in "abcdefgh"]
     scheduling = _Scheduling([nodeid for ids in files for nodeid in ids])
 
@@ -61,13 +61,13 @@ def test_spec_file_is_split_if_it_exceeds_half_of_the_share_of_a_worker() -> Non
         assert scheduling.send(2) == large[:sent], size
 
 
-def test_xdist_chunk_may_end_after_any_python_test() -> None:
+def test_chunk_of_tests_may_end_after_any_python_test() -> None:
     scheduling = _Scheduling([f"test_a.py::test_{number}" for number in range(20)])
 
     assert len(scheduling.send(7)) == 7
 
 
-def test_spec_files_with_names_that_match_the_shellspec_pattern_option_are_not_split(
+def test_spec_files_that_match_the_shellspec_pattern_are_not_split(
     tmp_path: Path,
 ) -> None:
     for pattern in ("*.spec.bash", "*/tests/*"):

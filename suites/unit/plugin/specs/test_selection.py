@@ -26,7 +26,9 @@ _CASES = {
 }
 
 
-def test_line_number_selects_the_example_at_the_line_or_the_group_that_begins_there() -> None:
+def test_line_in_an_argument_selects_the_example_at_that_line_or_the_group_that_begins_there() -> (
+    None
+):
     for line, numbers in ((2, {0}), (5, {0}), (7, {1, 2}), (10, {3}), (1, {0, 1, 2, 3})):
         assert Selection(lines={line}).chosen(_CASES, "a_spec.sh") == numbers, line
 
@@ -53,7 +55,7 @@ def test_error_for_a_line_without_an_example_shows_the_existing_examples() -> No
     assert refused.value.source == "a_spec.sh"
 
 
-def test_line_number_in_a_spec_file_without_examples_is_refused() -> None:
+def test_line_of_a_file_without_examples_is_refused() -> None:
     with pytest.raises(BadInputError, match="the file has no examples"):
         Selection(lines={1}).chosen({}, "a_spec.sh")
 

@@ -35,7 +35,7 @@ def test_15_agentbaker_8615_image_is_pulled_even_if_a_similar_name_is_listed(
     assert query == f"name=={IMAGE}", "'=~' would take the dots for any character"
 
 
-def test_16_agentbaker_9113_grid_node_pulls_from_the_registry_of_the_sovereign_cloud(
+def test_16_agentbaker_9113_grid_node_pulls_from_the_registry_of_its_sovereign_cloud(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     name = IMAGE.replace("cuda-lts", "grid")
@@ -150,7 +150,7 @@ def test_27_readiness_line_reports_the_state_of_the_record_before_the_install(
     )
 
 
-def test_28_two_events_in_the_same_millisecond_get_different_files(
+def test_28_two_events_in_one_millisecond_get_two_files(
     simulated: SimulatedNode,
 ) -> None:
     node = make_node(simulated, simulated.top, FakeClock())

@@ -67,7 +67,7 @@ def test_02_agentbaker_8916_8945_driver_of_another_version_is_removed_before_the
     assert simulated.files.names(DKMS) == ("580.126.09",)
 
 
-def test_11_agentbaker_8787_cuda_lts_node_installs_a_baked_cuda_driver_without_a_build(
+def test_11_agentbaker_8787_baked_cuda_driver_is_installed_without_a_build_on_a_cuda_lts_node(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
@@ -78,7 +78,7 @@ def test_11_agentbaker_8787_cuda_lts_node_installs_a_baked_cuda_driver_without_a
     assert actions_run(simulated) == ["install-skip-build"]
 
 
-def test_12_agentbaker_8786_empty_driver_kinds_do_not_match_each_other() -> None:
+def test_12_agentbaker_8786_two_empty_driver_kinds_do_not_match() -> None:
     assert not is_same_kind("", "")
 
 

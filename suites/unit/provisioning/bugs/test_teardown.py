@@ -217,7 +217,7 @@ def test_23_agentbaker_9545_module_rebuilt_for_a_new_kernel_after_a_failed_teard
     assert not simulated.files.exists(module_path(KERNEL))
 
 
-def test_29_nvidia_wmi_ec_backlight_module_is_not_taken_for_the_driver(
+def test_29_backlight_module_of_a_laptop_is_not_taken_for_the_driver(
     simulated: SimulatedNode, invocation: Invocation
 ) -> None:
     simulated.build(VERSION, KERNEL)
