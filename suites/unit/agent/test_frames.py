@@ -30,7 +30,7 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 
 @given(sent=FRAMES, cuts=st.lists(st.integers(0, 1 << 20)))
-def test_stream_that_is_split_at_any_byte_gives_the_same_frames(
+def test_decoder_returns_the_same_frames_wherever_the_stream_is_split(
     sent: list[tuple[int, int, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(frames.encode(*frame) for frame in sent)
@@ -50,7 +50,7 @@ def test_frames_after_a_sync_frame_are_decoded_whatever_bytes_precede_it(
 
 
 @given(data=st.binary(max_size=2000))
-def test_arbitrary_bytes_are_valid_frames_or_refused(data: bytes) -> None:
+def test_decoding_arbitrary_bytes_raises_no_other_error_than_a_protocol_error(data: bytes) -> None:
     decoder = Decoder(is_synced=True)
 
     with contextlib.suppress(ProtocolError):
@@ -89,7 +89,7 @@ def test_decoder_that_loses_sync_decodes_nothing_before_the_next_complete_sync_f
     assert list(decoder.feed(frames.SYNC_FRAME[9:] + stream)) == [], "The mark was not whole."
 
 
-def test_sync_mark_is_found_wherever_the_stream_is_split() -> None:
+def test_sync_mark_is_found_even_if_it_is_split_between_two_reads() -> None:
     stream = frames.SYNC_FRAME + frames.encode(frames.PING, 1)
     for cut in range(len(stream)):
         decoder = Decoder(is_synced=False)
@@ -98,7 +98,7 @@ def test_sync_mark_is_found_wherever_the_stream_is_split() -> None:
         assert [each for part in parts for each in decoder.feed(part)] == [(frames.PING, 1, b"")]
 
 
-def test_message_of_any_length_up_to_the_limit_arrives() -> None:
+def test_message_of_any_length_up_to_the_limit_is_decoded_completely() -> None:
     most = frames.MAX_MESSAGE // frames.MAX_PAYLOAD
     for parts, short in ((1, 0), (1, 1), (2, 0), (2, frames.MAX_PAYLOAD - 1), (most, 0)):
         message = bytes(range(256)) * (parts * frames.MAX_PAYLOAD // 256)
@@ -110,7 +110,7 @@ def test_message_of_any_length_up_to_the_limit_arrives() -> None:
         assert b"".join(payload for _, _, payload in got) == message
 
 
-def test_error_says_whether_a_frame_or_a_message_or_json_is_invalid() -> None:
+def test_error_distinguishes_an_overlong_frame_and_an_overlong_message_and_invalid_json() -> None:
     with pytest.raises(ProtocolError, match="A frame of 65537 bytes"):
         frames.encode(frames.DATA, 1, bytes(65537))
     with pytest.raises(ProtocolError, match="A message of 8388609 bytes"):
@@ -121,7 +121,7 @@ def test_error_says_whether_a_frame_or_a_message_or_json_is_invalid() -> None:
         frames.from_json(b"[]")
 
 
-def test_agent_loader_in_the_image_has_the_frame_constants_of_the_agent() -> None:
+def test_agent_loader_of_the_image_uses_the_same_frame_constants_as_the_agent() -> None:
     """The loader runs before the agent arrives, so it cannot import the agent's frames."""
     loader = REPOSITORY / "images/debian-12/root/usr/lib/harness/agent-loader"
     said = dict(re.findall(r"^([A-Z_]+) = (.+)$", loader.read_text(), re.MULTILINE))

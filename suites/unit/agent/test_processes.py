@@ -199,7 +199,7 @@ def test_agent_without_a_path_variable_searches_the_default_path(
 # Streams
 
 
-def test_started_command_has_three_streams_of_its_own(kernel: FakeKernel) -> None:
+def test_started_command_has_separate_stdin_and_stdout_and_stderr(kernel: FakeKernel) -> None:
     child = run(kernel.table(), ["tool", "-x"], stdin=True)
     (started,) = kernel.started
     assert child.stdin is not None
@@ -290,7 +290,7 @@ def test_process_for_which_no_pidfd_can_be_opened_is_killed_and_reaped(
 # Signals and sessions
 
 
-def test_command_has_a_session_of_its_own_and_default_signal_handling(kernel: FakeKernel) -> None:
+def test_command_runs_in_its_own_session_with_default_signal_handlers(kernel: FakeKernel) -> None:
     """Python ignores SIGPIPE. With SIGPIPE ignored, `yes | head` would never end."""
     table = kernel.table()
     close(run(table, ["tool"]))
@@ -327,7 +327,7 @@ def test_signal_to_an_ended_process_group_is_ignored(
     assert kernel.started == []
 
 
-def test_status_of_an_ended_process_is_its_code_or_its_signal(kernel: FakeKernel) -> None:
+def test_reap_returns_the_exit_code_or_the_negative_signal_number(kernel: FakeKernel) -> None:
     table = kernel.table()
     codes = {}
     for status in (0, 3 << 8, 255 << 8, 9):
@@ -387,7 +387,7 @@ def test_agent_that_may_not_change_its_oom_score_still_starts_commands(
 # Terminals
 
 
-def test_terminal_of_a_command_is_80_by_24_in_utf8_mode_and_is_used_for_each_stream(
+def test_command_in_a_terminal_has_all_three_streams_on_one_80_by_24_terminal(
     kernel: FakeKernel,
 ) -> None:
     """The first terminal that a session leader opens becomes its controlling terminal."""

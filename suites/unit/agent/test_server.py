@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Sessions
 
 
-def test_hello_answer_identifies_the_agent(bench: Bench) -> None:
+def test_hello_request_is_answered_with_session_and_protocol_and_boot_id(bench: Bench) -> None:
     bench.greets()
 
     assert result_of(bench.gets()) == {
@@ -53,7 +53,7 @@ def test_command_of_an_earlier_client_is_killed_and_its_output_is_not_sent_to_a_
     assert left.is_reaped
 
 
-def test_same_client_may_send_hello_twice(bench: Bench) -> None:
+def test_second_hello_of_the_same_client_does_not_end_its_command(bench: Bench) -> None:
     running = start(bench)
     bench.greets()
     bench.gets()
@@ -62,7 +62,7 @@ def test_same_client_may_send_hello_twice(bench: Bench) -> None:
     running.ends()
 
 
-def test_settle_request_returns_the_nonce_and_sets_the_names_of_the_clone(bench: Bench) -> None:
+def test_settle_request_sets_hostname_and_instance_id_of_the_clone(bench: Bench) -> None:
     bench.sends(frames.REMEMBER, 2, {"nonce": "n-1"})
     assert [(kind, payload) for kind, _, payload in bench.gets()] == [(frames.RESULT, b"{}")]
     assert bench.system.is_prepared
@@ -81,7 +81,9 @@ def test_settle_request_returns_the_nonce_and_sets_the_names_of_the_clone(bench:
     assert (system.entropy, system.hostname, system.instance_id) == (b"\0\xff", "node-2", "i-2")
 
 
-def test_settle_request_without_names_keeps_hostname_and_instance_id(bench: Bench) -> None:
+def test_settle_request_without_names_does_not_change_hostname_or_instance_id(
+    bench: Bench,
+) -> None:
     bench.sends(frames.SETTLE, 3, {"wall_ns": 5_000, "entropy": ""})
 
     assert result_of(bench.gets())["nonce"] is None
@@ -108,7 +110,7 @@ def test_output_of_a_command_is_sent_before_the_command_ends(bench: Bench) -> No
     assert process.is_reaped
 
 
-def test_ping_is_answered_before_queued_output_but_a_result_is_sent_after_all_output(
+def test_ping_is_answered_before_queued_output_and_command_result_is_sent_after_it(
     bench: Bench,
 ) -> None:
     process = start(bench)
@@ -127,7 +129,7 @@ def test_ping_is_answered_before_queued_output_but_a_result_is_sent_after_all_ou
     assert sum(len(payload) for kind, _, payload in got if kind == frames.STDOUT) == 6 * 65_536
 
 
-def test_command_ends_when_no_process_has_the_output_of_the_command_open(bench: Bench) -> None:
+def test_command_result_is_sent_only_after_all_processes_close_the_output(bench: Bench) -> None:
     process = start(bench)
     process.exits(0)
 
@@ -157,7 +159,7 @@ def test_command_gets_sigterm_at_its_time_limit_and_is_killed_later(
 @pytest.mark.parametrize(
     "has_exited", [True, False], ids=["held output", "process that no signal ends"]
 )
-def test_command_that_survives_its_time_limit_has_a_result_and_is_reaped_when_it_exits(
+def test_result_with_exit_code_124_is_sent_even_if_the_timed_out_command_does_not_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, has_exited: bool
 ) -> None:
     process = start(bench)
@@ -313,7 +315,7 @@ def test_agent_polls_stdin_for_writability_only_while_input_is_queued(bench: Ben
     process.ends()
 
 
-def test_host_gets_credit_for_input_that_the_command_does_not_read(bench: Bench) -> None:
+def test_host_gets_credit_for_stdin_after_the_command_has_closed_stdin(bench: Bench) -> None:
     """Otherwise the host would wait for ever to send the rest of the input."""
     process = start(bench, stdin="more")
     for _ in range(4):
@@ -401,7 +403,7 @@ def flood(bench: Bench, process: Started) -> None:
         bench.turns(2)
 
 
-def test_new_client_of_a_flooded_port_gets_only_its_own_answers(bench: Bench) -> None:
+def test_new_client_of_a_flooded_port_gets_no_answers_to_earlier_requests(bench: Bench) -> None:
     flooding = start(bench)
     flood(bench, flooding)
     bench.sends(frames.PING, 9)
@@ -438,7 +440,7 @@ def test_command_ends_normally_after_the_host_disconnected_from_a_flooded_port(
     assert bench.host.recv(100).startswith(frames.SYNC_FRAME)
 
 
-def test_error_of_the_port_ends_the_agent_even_after_a_failed_write(
+def test_agent_ends_on_a_read_error_of_the_port_even_after_a_failed_write(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that attributes the error to the request would never read from the port again."""
@@ -475,7 +477,7 @@ def test_host_that_reconnects_to_a_flooded_port_gets_a_sync_frame_first(
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_failed_read_does_not_block_the_next_read(
+def test_error_in_one_read_request_does_not_block_another_read_request(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(600_000))
@@ -584,7 +586,9 @@ def test_unknown_requests_and_answers_are_ignored(bench: Bench) -> None:
     assert bench.gets() == []
 
 
-def test_request_in_parts_has_a_size_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_in_several_parts_over_the_size_limit_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part = bytes(frames.MAX_PAYLOAD)
     monkeypatch.setattr(frames, "MAX_MESSAGE", 4 * len(part))
     bench.host.setblocking(True)
@@ -602,7 +606,7 @@ def test_request_in_parts_has_a_size_limit(bench: Bench, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("is_new_client", [False, True])
-def test_parts_of_a_request_are_joined_only_with_parts_of_the_same_client(
+def test_request_parts_are_joined_but_not_with_parts_of_an_earlier_client(
     bench: Bench, *, is_new_client: bool
 ) -> None:
     text = frames.to_json(RUN) + b"\n"
@@ -622,9 +626,7 @@ def test_parts_of_a_request_are_joined_only_with_parts_of_the_same_client(
 # Files
 
 
-def test_content_of_a_file_arrives_completely_in_several_frames(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_file_larger_than_a_frame_is_read_completely(bench: Bench, tmp_path: Path) -> None:
     content = bytes(range(256)) * 1000
     (tmp_path / "file").write_bytes(content)
     bench.sends(frames.READ, 2, {"path": str(tmp_path / "file")})
@@ -635,7 +637,7 @@ def test_content_of_a_file_arrives_completely_in_several_frames(
     assert result_of(got) == {"size": len(content)}
 
 
-def test_rest_of_a_file_longer_than_the_window_is_sent_after_the_host_gives_credit(
+def test_file_content_beyond_the_output_window_is_sent_after_a_credit_frame(
     bench: Bench, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(3 << 20))
@@ -653,7 +655,7 @@ def test_rest_of_a_file_longer_than_the_window_is_sent_after_the_host_gives_cred
     assert result_of(bench.gets()) == {"size": 3 << 20}
 
 
-def test_only_a_regular_file_is_read_and_a_missing_file_has_no_size(
+def test_reading_a_file_that_is_not_regular_is_an_error_but_a_missing_file_is_not(
     bench: Bench, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -763,7 +765,7 @@ def test_host_gets_credit_for_bytes_written_to_a_file(bench: Bench, tmp_path: Pa
     assert 300_000 - 65_536 < credit_of(bench.gets()) <= 300_000
 
 
-def test_each_of_two_simultaneous_writes_of_a_file_leaves_a_complete_file(
+def test_simultaneous_writes_of_one_file_do_not_mix_their_contents(
     bench: Bench, tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
@@ -849,7 +851,7 @@ def test_file_is_found_by_polling_if_inotify_is_unavailable(
     assert result_of(bench.gets()) == {}
 
 
-def test_timer_that_is_cancelled_in_the_round_in_which_it_is_due_is_not_called(
+def test_timer_cancelled_by_an_earlier_callback_of_the_same_round_is_not_called(
     bench: Bench,
 ) -> None:
     called: list[str] = []
@@ -864,7 +866,7 @@ def test_timer_that_is_cancelled_in_the_round_in_which_it_is_due_is_not_called(
     assert called == ["next"]
 
 
-def test_callback_is_not_called_after_its_ready_descriptor_is_removed(
+def test_callback_of_a_ready_descriptor_is_not_called_after_the_descriptor_is_removed(
     bench: Bench,
 ) -> None:
     called: list[int] = []
@@ -887,7 +889,7 @@ def test_callback_is_not_called_after_its_ready_descriptor_is_removed(
         os.close(others)
 
 
-def test_error_in_a_callback_belongs_to_the_request_that_registered_the_callback() -> None:
+def test_error_in_a_callback_is_reported_for_the_request_that_registered_the_callback() -> None:
     errors: list[tuple[int, str]] = []
     loop = Loop(lambda owner, error: errors.append((owner, str(error))))
     ours, others = os.pipe()

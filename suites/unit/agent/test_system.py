@@ -38,7 +38,7 @@ def test_hostname_is_set_in_the_kernel_and_on_disk(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "etc").iterdir()] == ["hostname"]
 
 
-def test_instance_id_replaces_the_id_of_the_template(tmp_path: Path) -> None:
+def test_new_instance_id_replaces_the_instance_id_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "var/lib/cloud/data/instance-id"
     system = System(root=str(tmp_path))
     for instance_id in ("i-1", "i-2"):
@@ -47,7 +47,9 @@ def test_instance_id_replaces_the_id_of_the_template(tmp_path: Path) -> None:
     assert path.read_text() == "i-2\n"
 
 
-def test_prepared_guest_keeps_the_random_device_open_for_its_clones(tmp_path: Path) -> None:
+def test_prepared_guest_adds_entropy_through_the_random_device_opened_earlier(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/urandom").touch()
     system = System(root=str(tmp_path))
@@ -59,7 +61,7 @@ def test_prepared_guest_keeps_the_random_device_open_for_its_clones(tmp_path: Pa
         system.add_entropy(b"no file takes entropy")
 
 
-def test_entropy_is_added_with_its_number_of_bits_and_the_generator_is_reseeded(
+def test_added_entropy_is_credited_and_the_random_generator_is_reseeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reseed of an unseeded generator may fail. Every other error is reported to the host."""
@@ -85,7 +87,7 @@ def test_entropy_is_added_with_its_number_of_bits_and_the_generator_is_reseeded(
     assert calls == once * 3
 
 
-def test_machine_that_is_not_a_guest_is_not_changed() -> None:
+def test_changing_the_clock_or_names_of_a_machine_that_is_not_a_guest_is_refused() -> None:
     system = BorrowedSystem()
     changes: tuple[Callable[[], None], ...] = (
         lambda: system.set_wall_ns(1),
@@ -133,7 +135,7 @@ def test_commands_have_the_same_environment_as_a_login_shell_of_root() -> None:
     }
 
 
-def test_boot_id_has_no_line_break(tmp_path: Path) -> None:
+def test_boot_id_is_read_without_its_trailing_newline(tmp_path: Path) -> None:
     """The file of the kernel ends with a line break, which is removed."""
     file = tmp_path / "proc/sys/kernel/random/boot_id"
     file.parent.mkdir(parents=True)

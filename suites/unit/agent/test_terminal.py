@@ -30,7 +30,7 @@ def size_of(started: Started) -> tuple[int, int]:
     return size.lines, size.columns
 
 
-def test_terminal_has_the_size_of_the_last_request_within_its_range(bench: Bench) -> None:
+def test_terminal_size_follows_resize_requests_and_is_clamped_to_16_bits(bench: Bench) -> None:
     started = start_in_terminal(bench)
     assert size_of(started) == (24, 80)
 
@@ -73,7 +73,7 @@ def test_resize_request_is_ignored_after_the_command_has_closed_its_terminal(ben
     assert result_of(bench.gets()) == {"exit_code": 5, "timed_out": False}
 
 
-def test_fallback_program_of_a_request_is_passed_to_the_start_of_the_process(bench: Bench) -> None:
+def test_terminal_request_passes_its_fallback_program_to_the_new_process(bench: Bench) -> None:
     started = start_in_terminal(bench, argv=["bash"], fallback=["sh", "-i"])
 
     assert (started.argv, started.fallback) == (["bash"], ["sh", "-i"])
@@ -82,7 +82,7 @@ def test_fallback_program_of_a_request_is_passed_to_the_start_of_the_process(ben
     bench.processes.started[-1].ends()
 
 
-def test_error_for_a_missing_program_in_a_terminal_ends_with_a_carriage_return(
+def test_error_for_a_missing_program_in_a_terminal_ends_with_crlf(
     bench: Bench,
 ) -> None:
     bench.processes.refusal = FileNotFoundError(2, "No such file or directory")
@@ -140,7 +140,7 @@ def test_endless_output_of_a_leftover_process_does_not_prolong_the_command(
     started.closes_output()
 
 
-def test_output_beyond_the_window_of_the_host_is_sent_after_the_host_gives_credit(
+def test_terminal_output_beyond_the_output_window_is_sent_after_a_credit_frame(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "OUTPUT_WINDOW", 10)
@@ -159,7 +159,7 @@ def test_output_beyond_the_window_of_the_host_is_sent_after_the_host_gives_credi
     started.closes_output()
 
 
-def test_result_of_an_ended_process_is_sent_after_the_host_gives_credit(
+def test_terminal_command_result_is_sent_only_after_a_credit_frame_if_the_window_is_full(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "OUTPUT_WINDOW", 10)
@@ -175,7 +175,7 @@ def test_result_of_an_ended_process_is_sent_after_the_host_gives_credit(
     started.closes_output()
 
 
-def test_typed_text_reaches_the_command_and_the_end_of_the_input_is_typed_as_ctrl_d(
+def test_end_of_stdin_is_typed_into_the_terminal_as_ctrl_d(
     bench: Bench,
 ) -> None:
     for request, form in ((2, "more"), (3, "all")):

@@ -67,7 +67,7 @@ def test_file_that_changes_while_it_is_verified_is_read_again(
 
 
 @pytest.mark.parametrize("field", ["st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "boot"])
-def test_files_are_read_again_after_a_boot_or_a_change_of_their_inodes(
+def test_verification_is_outdated_after_a_reboot_or_a_change_of_inode_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     """Unlike the mtime, the ctime of a file cannot be set back."""
@@ -148,7 +148,7 @@ def test_damaged_folder_is_reported_at_each_check(tmp_path: Path, disk: bytes) -
             FORMAT.check(folder, "k")
 
 
-def test_folder_whose_key_matches_only_in_its_prefix_is_refused(tmp_path: Path) -> None:
+def test_folder_with_another_key_of_the_same_prefix_is_refused(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "x", key="0123456789abcdef" + "0")
 
     with pytest.raises(DamagedError, match="has the key"):

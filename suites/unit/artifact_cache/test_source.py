@@ -87,7 +87,7 @@ def cache(tmp_path: Path, source: FakeSource) -> Cache:
     return Cache(tmp_path, source)
 
 
-def test_artifact_that_the_source_has_is_fetched_and_not_made(
+def test_artifact_in_the_source_is_fetched_instead_of_made(
     cache: Cache, source: FakeSource
 ) -> None:
     source.content = "from another host"
@@ -104,7 +104,7 @@ def test_artifact_that_the_source_lacks_is_made_and_offered_to_the_source(
     assert source.offered == ["made here"]
 
 
-def test_artifact_is_made_on_this_host_if_the_artifact_of_the_source_is_refused(
+def test_artifact_is_made_locally_if_the_fetched_artifact_is_refused(
     cache: Cache, source: FakeSource
 ) -> None:
     source.content = "bad"

@@ -70,7 +70,7 @@ def test_cache_and_its_parents_are_private_under_any_umask(tmp_path: Path) -> No
     assert modes == [0o700] * 3
 
 
-def test_folder_that_is_removed_before_its_lock_is_held_is_made_without_a_report(
+def test_folder_removed_before_the_lock_is_taken_is_not_reported_as_damaged(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "store/one"
@@ -102,7 +102,7 @@ def test_folder_that_is_removed_before_its_lock_is_held_is_made_without_a_report
     assert store.published() == [folder]
 
 
-def test_published_folder_is_synced_after_its_files(
+def test_files_are_synced_before_publication_and_the_parent_folder_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files are synced first, then the parent folder: a crash leaves all files or none."""
@@ -129,7 +129,9 @@ def test_published_folder_is_synced_after_its_files(
     assert synced == [("content", False), ("store", True)]
 
 
-def test_disk_space_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocated_bytes_does_not_count_holes_in_sparse_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Holes take no space; a file that another process removes during the count is skipped."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/data").write_bytes(b"x" * (1 << 20))
@@ -186,7 +188,7 @@ def ensure_one(
 NO_CONTENT = HarnessError("There is no content.")
 
 
-def test_damaged_folder_is_moved_away_while_the_removal_guard_is_held_and_is_then_made_again(
+def test_damaged_folder_is_moved_away_under_the_removal_guard_and_made_again(
     tmp_path: Path,
 ) -> None:
     there: list[bool] = []
@@ -234,7 +236,7 @@ def test_folder_is_not_made_after_the_run_was_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [NO_CONTENT, KeyboardInterrupt()], ids=["error", "interrupted"])
-def test_failed_attempt_reports_its_end_and_removes_its_holder_file(
+def test_failed_or_interrupted_attempt_reports_ended_and_removes_its_holder_file(
     tmp_path: Path, error: BaseException
 ) -> None:
     stages: list[Stage] = []
@@ -256,9 +258,7 @@ def test_artifact_is_made_despite_a_leftover_that_cannot_be_removed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_next_run_removes_the_leftovers_of_all_artifacts_that_a_killed_run_made(
-    tmp_path: Path, *, is_made: bool
-) -> None:
+def test_next_run_removes_all_leftovers_of_a_killed_run(tmp_path: Path, *, is_made: bool) -> None:
     """Leftovers are also removed if the killed run had already published its folder."""
     if is_made:
         ensure_one(ArtifactStore(tmp_path, noun="thing"))
@@ -287,7 +287,7 @@ def test_folder_that_another_process_makes_is_not_removed(tmp_path: Path) -> Non
     assert holder.exists()
 
 
-def test_holder_file_of_the_next_process_is_not_removed(
+def test_releasing_the_lock_does_not_remove_the_holder_file_of_the_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = tmp_path / ".locks/one.holder"
@@ -307,7 +307,7 @@ def test_holder_file_of_the_next_process_is_not_removed(
     assert holder.exists()
 
 
-def test_error_from_making_a_folder_is_raised_even_if_removal_of_the_folder_fails(
+def test_error_from_making_a_folder_is_raised_even_if_the_clean_up_fails(
     tmp_path: Path,
 ) -> None:
     """Without free descriptors, for example, the removal fails too."""

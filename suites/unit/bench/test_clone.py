@@ -29,7 +29,9 @@ def test_speedup_of_a_clone_is_the_ratio_of_two_medians() -> None:
     assert (bench.speedup, bench.prompt_speedup) == (40.0, 10.0)
 
 
-def test_each_measured_time_of_clones_has_its_own_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_measure_of_the_clone_bench_has_the_median_of_its_own_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     medians = {name: float(number) for number, name in enumerate(MEASURES, start=1)}
     plain = ("clone_ready_s", "ping_ms", "exec_ms", "private_mib")
     prompt = SimpleNamespace(prompt_s=medians["prompt_s"], answer_s=medians["answer_s"])
@@ -59,7 +61,7 @@ def test_each_measured_time_of_clones_has_its_own_samples(monkeypatch: pytest.Mo
     assert told[:4] == [*(("cold boot", run, 3) for run in (1, 2, 3)), ("clone", 1, 2)]
 
 
-def test_memory_of_a_clone_is_the_memory_that_its_process_has_written(
+def test_memory_of_a_clone_is_the_private_dirty_memory_of_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rollup").write_text(
@@ -75,7 +77,7 @@ def test_memory_of_a_clone_is_the_memory_that_its_process_has_written(
         clone._private_mib(machine)
 
 
-def test_each_call_has_the_cpu_time_of_its_own_process(tmp_path: Path) -> None:
+def test_each_external_command_has_the_cpu_time_of_its_own_process(tmp_path: Path) -> None:
     """A shell also waits for other processes, and the kernel may reuse a process id."""
     (tmp_path / "calls").write_text(
         "exec 7 jq\nexec 8 sed\nwait 9 1\nwait 8 2500\nwait 7 1000000\nexec 7 awk\nwait 7 3\nwait 7 500\nexec 10 jq\n"

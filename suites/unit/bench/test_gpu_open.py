@@ -86,7 +86,7 @@ class LabOfOneMachine:
         yield self.machine
 
 
-def test_driver_is_loaded_before_the_clones_start_and_a_gpu_is_plugged_into_each_clone() -> None:
+def test_driver_is_loaded_once_before_a_gpu_is_plugged_into_each_clone() -> None:
     machine = NotingMachine(listed=f"GPU 0: {A100.title} (UUID: GPU-0)\n")
 
     opens = measure_gpu_open(cast("Lab", LabOfOneMachine(machine)), A100, runs=2)
@@ -104,7 +104,7 @@ def test_driver_is_loaded_before_the_clones_start_and_a_gpu_is_plugged_into_each
     ]
 
 
-def test_gpu_that_the_driver_did_not_open_is_an_error() -> None:
+def test_gpu_open_bench_fails_if_the_driver_lists_no_gpu() -> None:
     machine = NotingMachine(listed="No devices were found\n")
 
     with pytest.raises(HarnessError, match="--gpu-emulation=gsp") as refused:
@@ -113,7 +113,7 @@ def test_gpu_that_the_driver_did_not_open_is_an_error() -> None:
     assert "No devices were found" in str(refused.value)
 
 
-def test_gpu_that_a_driver_can_open_is_not_refused() -> None:
+def test_require_openable_accepts_gsp_emulated_and_host_gpus() -> None:
     rows: list[tuple[Settings, GpuModel]] = [
         (Settings(gpu_emulation=GpuEmulation.GSP), A100),
         (Settings(), A100.emulated_as(GpuEmulation.GSP)),

@@ -31,7 +31,7 @@ def test_error_for_a_missing_command_has_the_package_to_install(
         check_commands()
 
 
-def test_runs_are_identical_if_each_example_passes_in_each_run() -> None:
+def test_reports_are_identical_only_if_each_example_passes_in_each_run() -> None:
     """Reports with an example that failed once, is missing once, or always failed are not identical."""
     passed = _REPORT.replace("FAILED", "PASSED")
 

@@ -45,7 +45,7 @@ def run(*words: str) -> int:
     return exit_code_of(lambda: arguments.run(arguments), command="harness bench")
 
 
-def test_time_to_gpu_refuses_invalid_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_to_gpu_command_refuses_invalid_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     for option, value in (
         ("--samples", "0"),
         ("--resets", "-1"),
@@ -122,7 +122,7 @@ def test_requested_number_of_clones_is_measured(
     assert streams.err.endswith("\n")
 
 
-def test_gpu_and_shell_benches_use_the_requested_numbers_of_runs_and_seconds_and_rounds(
+def test_bench_commands_use_the_requested_runs_and_seconds_and_rounds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def rates(model: Any, *, runs: int, seconds: float) -> Any:
@@ -146,7 +146,7 @@ def test_gpu_and_shell_benches_use_the_requested_numbers_of_runs_and_seconds_and
     }
 
 
-def test_benchmark_of_opening_gpus_is_refused_without_gsp_emulation_before_a_lab_is_opened(
+def test_gpu_open_bench_without_gsp_emulation_is_refused_before_the_lab_opens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows: list[tuple[list[str], str]] = [
@@ -186,7 +186,7 @@ def planned(*options: str) -> Options:
     return _options(parsed("time-to-gpu", *options))
 
 
-def test_plan_for_the_stand_in_driver_has_the_requested_values_or_its_own_defaults() -> None:
+def test_options_of_time_to_gpu_override_its_defaults_even_with_zero() -> None:
     assert (planned().minutes, planned().has_registry) == (14, True)
     assert not planned("--no-registry").has_registry
     assert not planned("--payload=nvidia").has_registry
@@ -235,7 +235,7 @@ def test_exit_code_of_the_compare_command_is_1_on_a_regression(
         assert ("REGRESSION" in capsys.readouterr().out) is bool(code)
 
 
-def test_error_of_the_compare_command_has_the_path_of_a_file_without_results(
+def test_compare_command_names_a_file_without_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "other.json"
@@ -261,7 +261,7 @@ def test_report_is_rewritten_from_the_figures_of_an_earlier_run(
     assert "= 158 s" in (again / "report.md").read_text()
 
 
-def test_measured_shell_gets_the_machine_options_of_the_bench() -> None:
+def test_machine_options_of_a_bench_are_passed_to_the_measured_shell() -> None:
     asked = [
         *(
             "--accelerator=tcg",

@@ -132,7 +132,7 @@ def test_invalid_checkpoint_size_limit_is_refused(capsys: pytest.CaptureFixture[
         assert "--limit-mib" in capsys.readouterr().err, wrong
 
 
-def test_cell_with_control_characters_stays_in_its_row_and_column(
+def test_table_escapes_control_characters_and_stays_aligned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_columns(("NAME", "FOR"), [("a\nb\x1b[2J", "x"), ("c", "")])
@@ -164,7 +164,7 @@ def test_rm_command_removes_all_given_checkpoints_with_their_descendants(
     assert [each.name for each in store.ls()] == left
 
 
-def test_checkpoint_is_selected_for_removal_by_the_start_of_its_key_but_not_by_an_empty_word(
+def test_rm_command_selects_a_checkpoint_by_key_prefix_but_refuses_an_empty_word(
     store: CheckpointStore, two: tuple[Checkpoint, Checkpoint]
 ) -> None:
     parent, child = two
@@ -191,7 +191,7 @@ def test_rm_command_keeps_a_checkpoint_in_use_and_exits_with_2(
     assert "is kept, since a machine uses this checkpoint" in capsys.readouterr().err
 
 
-def test_error_for_an_unknown_checkpoint_shows_the_known_checkpoints_and_none_is_removed(
+def test_rm_command_with_an_unknown_name_removes_nothing_and_lists_known_checkpoints(
     two: tuple[Checkpoint, Checkpoint], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["checkpoints", "rm", "baked", "nope"]) == 2

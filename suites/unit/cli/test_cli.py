@@ -142,7 +142,7 @@ class _Refusing(io.StringIO):
         raise self._error
 
 
-def test_closed_output_pipe_is_recognised_while_a_table_is_printed(
+def test_broken_pipe_while_a_table_is_printed_gives_exit_code_141(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rich ends the process by exit code 1, which would mean a wrong node."""
@@ -157,7 +157,7 @@ def test_closed_output_pipe_is_recognised_while_a_table_is_printed(
         exit_code_of(_raising(SystemExit(2)), command="harness doctor")
 
 
-def test_error_that_stderr_does_not_take_keeps_its_exit_code(
+def test_failed_write_to_stderr_does_not_change_the_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "stderr", _Refusing(OSError(28, "No space left on device")))
@@ -166,7 +166,7 @@ def test_error_that_stderr_does_not_take_keeps_its_exit_code(
         assert exit_code_of(_raising(error), command="harness doctor") == code
 
 
-def test_command_whose_cache_has_no_known_folder_reports_that(
+def test_unknown_home_folder_in_xdg_cache_home_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command's options have defaults in the cache."""
@@ -530,7 +530,7 @@ class DemoLab:
 
 
 @pytest.mark.parametrize("error", [None, HarnessError("It hangs.")])
-def test_demo_command_judges_each_expectation_and_keeps_the_evidence_of_a_failed_node(
+def test_demo_command_saves_the_evidence_of_a_failed_node(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

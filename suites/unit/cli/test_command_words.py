@@ -26,13 +26,13 @@ def test_arguments_after_two_dashes_are_passed_to_the_started_program() -> None:
         assert {name: getattr(parsed, name) for name in options} == options, line
 
 
-def test_argument_after_two_dashes_is_a_positional_argument_of_the_logs_command() -> None:
+def test_logs_command_accepts_a_machine_name_with_a_dash_after_two_dashes() -> None:
     parsed = build_parser("logs").parse_args(["logs", "--follow", "--", "-m"])
 
     assert parsed.machine == "-m"
 
 
-def test_missing_folder_or_unknown_option_before_two_dashes_is_refused(
+def test_resume_refuses_a_missing_folder_or_unknown_option_before_two_dashes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for line in ("resume -- DIR", "resume DIR --nope -- ls"):

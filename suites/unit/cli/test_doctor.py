@@ -190,7 +190,7 @@ def test_checks_that_depend_on_qemu_are_skipped_if_qemu_is_missing(
     assert all(each.remedy for each in found.values())
 
 
-def test_requirement_is_not_met_by_a_program_that_does_not_run(
+def test_installed_program_that_cannot_run_does_not_meet_its_requirement(
     host: Host, settings: Settings
 ) -> None:
     for code, timed_out in ((-6, False), (126, False), (127, False), (1, True)):

@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return a_project(tmp_path, monkeypatch)
 
 
-def test_init_writes_a_provisioner_and_tests_for_the_scripts_and_names_the_shipped_image(
+def test_init_writes_a_provisioner_and_tests_for_existing_scripts(
     project: Path,
 ) -> None:
     assert main(["init", "--provisioner", "ops/scripts"]) == 0
@@ -65,7 +65,7 @@ def test_init_writes_a_provisioner_and_tests_for_the_scripts_and_names_the_shipp
     assert not (project / "tests/e2e/test_first_node.py").exists()
 
 
-def test_generated_image_has_the_packages_of_the_tools_that_scripts_start(project: Path) -> None:
+def test_generated_image_lists_the_packages_of_tools_that_scripts_use(project: Path) -> None:
     lines = (
         "lsof /etc/x",
         "x=$(jq -r .a x)",
@@ -84,7 +84,7 @@ def test_generated_image_has_the_packages_of_the_tools_that_scripts_start(projec
     assert "--image=node " in (project / "pytest.ini").read_text()
 
 
-def test_word_that_only_resembles_the_start_of_a_tool_adds_no_package(project: Path) -> None:
+def test_tool_name_in_a_comment_or_string_or_path_adds_no_package(project: Path) -> None:
     lines = (
         "# jq is not used",
         'echo "no jq here"',
@@ -137,7 +137,7 @@ def test_folder_of_scripts_may_be_hidden_but_hidden_files_in_it_are_ignored(proj
     assert "hook.sh" not in unit_test
 
 
-def test_folders_with_shellspec_files_are_in_the_testpaths(project: Path) -> None:
+def test_folders_with_shellspec_files_are_added_to_testpaths(project: Path) -> None:
     for name in ("spec", "it's spec"):
         (project / "ops" / name).mkdir()
         (project / "ops" / name / "library_spec.sh").touch()
@@ -166,7 +166,7 @@ def test_script_that_is_not_executable_is_run_by_the_shell_of_its_first_line_or_
         assert list(provisioner.run) == [program, "/opt/scripts/library.sh"]
 
 
-def test_project_made_in_its_scripts_folder_has_the_name_of_that_folder_and_tests_only_there(
+def test_init_in_the_scripts_folder_names_the_provisioner_after_the_folder(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "ops/other").mkdir()
@@ -215,7 +215,7 @@ def test_script_that_guards_its_main_function_is_sourced_by_the_unit_test(projec
     assert 'shell.source("ops/scripts/a.sh")' in unit_test
 
 
-def test_script_whose_name_only_contains_a_known_word_is_not_the_program_to_run(
+def test_script_with_a_known_word_inside_its_name_is_not_chosen_as_the_program(
     project: Path,
 ) -> None:
     for other in ("uninstall.sh", "nvidia-container-runtime"):
@@ -229,7 +229,7 @@ def test_script_whose_name_only_contains_a_known_word_is_not_the_program_to_run(
     assert list(provisioner.run) == ["/opt/scripts/provision.sh"]
 
 
-def test_init_takes_an_executable_script_of_a_usual_name_as_the_program(
+def test_init_chooses_the_executable_script_with_a_usual_name_as_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, name in enumerate(("gpu-setup", "node_installer.sh", "setUp.sh", "run-all.sh")):
@@ -245,7 +245,9 @@ def test_init_takes_an_executable_script_of_a_usual_name_as_the_program(
         assert list(read_provisioner(project / "provisioner.yaml").run) == [f"/opt/scripts/{name}"]
 
 
-def test_docstrings_of_generated_tests_name_any_folder_and_script(project: Path) -> None:
+def test_docstrings_of_generated_tests_are_valid_for_any_folder_or_script_name(
+    project: Path,
+) -> None:
     (project / "ops/scripts/provision.sh").rename(project / 'ops/scripts/"provision"\\.sh')
     (project / "ops/scripts").rename(project / 'ops/"""\\N')
 
@@ -261,7 +263,7 @@ def test_docstrings_of_generated_tests_name_any_folder_and_script(project: Path)
     ]
 
 
-def test_name_that_files_of_a_project_can_not_contain_is_refused(
+def test_init_refuses_script_paths_with_unprintable_or_undecodable_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, name in enumerate(("a\nb.sh", "a\udcff.sh", "a\udcff/b.sh", "a\u202e/b_spec.sh")):
@@ -296,7 +298,7 @@ def test_invalid_scripts_folder_or_script_is_refused_and_no_file_is_written(
         assert not (project / "pytest.ini").exists()
 
 
-def test_scripts_may_be_in_a_folder_of_the_given_folder(project: Path) -> None:
+def test_init_finds_scripts_in_a_subfolder_of_the_given_folder(project: Path) -> None:
     assert main(["init", "--provisioner", "ops"]) == 0
 
     assert list(read_provisioner(project / "provisioner.yaml").run) == [
@@ -304,7 +306,7 @@ def test_scripts_may_be_in_a_folder_of_the_given_folder(project: Path) -> None:
     ]
 
 
-def test_init_requires_a_choice_between_two_programs(
+def test_init_requires_the_run_option_if_two_scripts_could_be_the_program(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = project / "ops/scripts/install.sh"

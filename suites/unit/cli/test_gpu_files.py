@@ -56,7 +56,7 @@ def test_firmware_files_are_written_into_the_folder_of_their_release(
             assert signed == [name]
 
 
-def test_firmware_for_a_release_without_data_is_refused(
+def test_firmware_command_refuses_a_driver_release_without_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gpu", "firmware", "545.10", f"--output={tmp_path}/out"]) == 2
@@ -64,7 +64,7 @@ def test_firmware_for_a_release_without_data_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_data_of_a_release_are_written_and_compared_with_the_previous_release(
+def test_release_command_writes_a_file_and_lists_changes_since_the_previous_release(
     made: list[tuple[Path, list[str], Path]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

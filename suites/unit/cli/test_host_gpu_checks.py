@@ -95,7 +95,7 @@ def test_doctor_has_no_gpu_rows_for_a_host_with_only_a_display_controller(
     assert examine_host_gpus(settings, host.root) == []
 
 
-def test_nvidia_3d_controller_has_a_row_whatever_its_model(
+def test_doctor_has_a_row_for_each_nvidia_3d_controller_even_of_an_unknown_model(
     host: FakeHost, settings: Settings
 ) -> None:
     """A GPU without an IOMMU group has a row too; a virtual machine may have such a GPU."""
@@ -212,7 +212,7 @@ def test_limit_of_locked_memory_is_checked_for_ordinary_users(
     assert is_met or "`LimitMEMLOCK=infinity`" in str(row.remedy)
 
 
-def test_missing_folder_of_leases_is_reported_to_ordinary_users(
+def test_doctor_reports_a_missing_lease_folder_to_ordinary_users(
     host: FakeHost, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -224,7 +224,7 @@ def test_missing_folder_of_leases_is_reported_to_ordinary_users(
     assert "`install -d -m 2770 -g GROUP" in str(found["leases of GPUs"].remedy)
 
 
-def test_mistake_in_the_inventory_is_a_failed_requirement(
+def test_error_in_the_gpu_inventory_is_an_unmet_requirement(
     host: FakeHost, inventory: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "gpus.yaml").write_text("gpu: {}\n")
@@ -235,7 +235,7 @@ def test_mistake_in_the_inventory_is_a_failed_requirement(
     assert "gpus.yaml:1: key 'gpu'" in found["GPUs of this host"].found
 
 
-def test_gpu_requirement_is_mandatory_only_if_an_inventory_gives_gpus_to_tests(
+def test_iommu_is_mandatory_only_if_the_host_has_a_gpu_inventory(
     host: FakeHost, settings: Settings, inventory: Settings, tmp_path: Path
 ) -> None:
     iommu_off(host, "GenuineIntel")

@@ -99,7 +99,7 @@ def test_exit_code_is_2_for_an_invalid_key_in_the_inventory(
 
 
 @pytest.mark.usefixtures("kernel")
-def test_inventory_of_the_host_is_read_without_an_option(
+def test_default_inventory_of_the_host_is_read_without_an_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "absent.yaml").write_text('gpus:\n  "0000:65:00.0": {exclude: broken fan}\n')
@@ -125,7 +125,7 @@ def test_gpu_that_cannot_be_leased_is_refused_with_the_reason(
         assert message in capfd.readouterr().err
 
 
-def test_lease_waits_for_a_held_gpu_for_the_requested_time(
+def test_gpu_host_run_waits_for_a_leased_gpu_as_long_as_the_wait_option_says(
     tmp_path: Path,
     host: FakeHost,
     kernel: FakeKernel,
@@ -152,7 +152,7 @@ class EndedProcess:
 
 
 @pytest.mark.usefixtures("kernel")
-def test_command_sees_the_leased_gpu_until_a_signal_ends_it(
+def test_gpu_host_run_passes_gpu_addresses_to_the_command_and_exits_137_after_sigkill(
     monkeypatch: pytest.MonkeyPatch, host: FakeHost
 ) -> None:
     seen: list[tuple[list[str], str, object]] = []
@@ -173,7 +173,7 @@ def test_command_sees_the_leased_gpu_until_a_signal_ends_it(
     assert seen == [(["tool", "--flag"], f"{GPU},{AUDIO}", "vfio-pci")]
 
 
-def test_command_with_two_gpus_is_told_the_pci_functions_of_each_and_gives_the_exit_code(
+def test_gpu_host_run_passes_the_addresses_of_two_gpus_and_returns_the_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leased = [SimpleNamespace(addresses=("a.0", "a.1")), SimpleNamespace(addresses=("b.0",))]
@@ -244,7 +244,7 @@ def test_restore_command_exits_with_0_only_if_each_gpu_is_restored(
         assert lines == [f"GPU {number} \\x1b[2J" for number, _ in enumerate(restored)]
 
 
-def test_gpus_of_a_dead_holder_are_restored_or_the_exit_code_is_2(
+def test_restore_command_rebinds_drivers_of_a_dead_holder_or_exits_with_2(
     host: FakeHost, kernel: FakeKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "leases").mkdir()

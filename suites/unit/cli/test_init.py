@@ -142,7 +142,7 @@ def test_init_refuses_a_file_in_place_of_a_folder(
         )
 
 
-def test_failed_write_leaves_no_file_of_the_project(tmp_path: Path) -> None:
+def test_failed_write_removes_the_files_that_init_has_written(tmp_path: Path) -> None:
     """The test makes a write fail in the middle of a file, as a full disk does."""
     files = init.project_files()
     files["tests/unit/unwritable"] = (cast("bytes", "no bytes"), False)

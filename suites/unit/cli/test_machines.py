@@ -78,7 +78,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> list[RunningMachine]:
     return found
 
 
-def test_ps_command_lists_each_machine_and_the_commands_to_enter_it_as_text_and_as_json(
+def test_ps_command_lists_machines_and_enter_commands_as_text_or_json(
     running: list[RunningMachine], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ps"]) == 0
@@ -214,7 +214,7 @@ def test_gc_command_refuses_to_end_the_machine_of_a_running_test(
     assert removing.done == []
 
 
-def test_gc_command_ends_the_process_that_holds_a_kept_machine(
+def test_gc_command_sends_sigterm_to_the_process_that_holds_a_kept_machine(
     running: list[RunningMachine], monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock
 ) -> None:
     """Other kept machines of the same test continue to run."""

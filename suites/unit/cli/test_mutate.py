@@ -83,7 +83,7 @@ def test_options_are_passed_to_the_mutation_run_and_each_requested_report_is_wri
     assert json.loads(files["sarif"].read_text())["version"] == "2.1.0"
 
 
-def test_log_has_a_line_of_progress_every_ten_seconds(
+def test_mutate_command_prints_at_most_one_progress_line_in_ten_seconds(
     requests: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]

@@ -25,7 +25,7 @@ def recording(tmp_path: Path) -> Path:
     return place
 
 
-def test_replay_keeps_the_pauses_of_the_console_but_shortens_long_pauses(
+def test_replay_repeats_the_pauses_of_the_console_but_shortens_long_pauses(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sleeps: list[float] = []
@@ -39,7 +39,7 @@ def test_replay_keeps_the_pauses_of_the_console_but_shortens_long_pauses(
     assert sleeps == [0.5, 0.25, 1.0]
 
 
-def test_character_that_the_encoding_of_the_output_lacks_is_played(
+def test_replay_plays_characters_that_stdout_cannot_encode(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (recording / "serial.cast").write_text('{"version": 2}\n[0, "o", "caf\\u00e9"]\n')

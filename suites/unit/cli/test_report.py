@@ -33,7 +33,7 @@ def merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object])
     return results
 
 
-def test_incomplete_merge_overrides_test_failures_in_the_exit_code(merged: list[object]) -> None:
+def test_exit_code_of_an_incomplete_merge_is_2_even_if_tests_failed(merged: list[object]) -> None:
     for number, (failed, problems, bad_ends, code) in enumerate(
         ((0, 0, 0, 0), (2, 0, 0, 1), (2, 1, 0, 2), (0, 0, 1, 2), (0, 1, 0, 2))
     ):

@@ -51,7 +51,7 @@ def test_uri_option_overrides_the_uri_setting(saved: MachineBundle) -> None:
         assert (found.machine_driver, found.machine_uri) == (MachineDriver(driver), uri), driver
 
 
-def test_resume_command_uses_the_accelerator_that_ran_the_machine(saved: MachineBundle) -> None:
+def test_resume_uses_the_accelerator_of_the_saved_machine(saved: MachineBundle) -> None:
     for accelerator in Accelerator:
         spec = dataclasses.replace(saved.spec, accelerator=accelerator)
         other = Settings(accelerator=AcceleratorOption.AUTO, qemu="my-qemu")
@@ -99,7 +99,7 @@ def held(monkeypatch: pytest.MonkeyPatch, fake_time: FakeClock) -> list[object]:
 
 @pytest.mark.usefixtures("saved")
 @pytest.mark.parametrize("hold", [("1", 3600), ("2.5", 5000), ("0", 0)])
-def test_held_machine_is_kept_until_its_deadline_or_until_it_ends(
+def test_resume_with_hold_waits_until_the_deadline_or_the_end_of_the_machine(
     tmp_path: Path,
     held: list[object],
     fake_time: FakeClock,
@@ -117,7 +117,7 @@ def test_held_machine_is_kept_until_its_deadline_or_until_it_ends(
     assert capsys.readouterr().out.endswith("node-1\n")
 
 
-def test_machine_is_not_held_for_a_time_without_an_end(
+def test_resume_refuses_an_invalid_or_infinite_hold_time(
     tmp_path: Path, held: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`harness ps` and `harness gc` print the end."""
@@ -128,7 +128,7 @@ def test_machine_is_not_held_for_a_time_without_an_end(
         assert held == [], hours
 
 
-def test_resumed_machine_is_entered_and_ends_with_the_command(
+def test_resume_runs_the_given_command_in_the_resumed_machine(
     tmp_path: Path, saved: MachineBundle, monkeypatch: pytest.MonkeyPatch, held: list[object]
 ) -> None:
     monkeypatch.setattr(

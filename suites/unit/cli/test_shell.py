@@ -144,7 +144,7 @@ def test_shell_accepts_a_users_gpu_model_and_refuses_an_unknown_model_before_a_m
     assert done == [CLONE, ENTERED, "x100", THERE]
 
 
-def test_shell_enters_only_one_machine(
+def test_shell_refuses_two_options_that_select_a_machine(
     done: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in ("--machine=a --test=b", "--test=b --bundle=c", "--bundle=c --machine=a"):
@@ -181,7 +181,7 @@ def test_ssh_command_is_quoted_for_the_shell_of_the_guest(
     assert capsys.readouterr().out == f"ssh -p 2222{quoted}\n"
 
 
-def test_saved_state_has_a_slot_for_each_requested_gpu() -> None:
+def test_saved_state_has_at_least_four_slots_and_one_for_each_requested_gpu() -> None:
     """With 4 slots, a fifth `--gpu` failed: 'All 4 root ports of machine 'shell' are in use'."""
     for name in ("booted", "cloud-init-done"):
         lab = cast("Any", LabWithAnImage([]))

@@ -254,7 +254,7 @@ def test_push_of_a_name_that_the_cache_lacks_is_an_error(
         assert f"'{names[-1]}'" in capsys.readouterr().err, names
 
 
-def test_store_ls_has_each_artifact_as_text_and_as_json(
+def test_store_ls_prints_each_artifact_as_text_or_json(
     caches: Caches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caches.images.stored = [stored("a"), stored("b", pushed=None, needs="a")]

@@ -36,7 +36,7 @@ def a_bundle(folder: Path, *machines: str) -> Path:
     return folder
 
 
-def test_critical_path_is_printed_with_the_blockers_of_each_wait(
+def test_timeline_command_prints_the_critical_path_with_blockers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["timeline", str(a_bundle(tmp_path, "."))]) == 0
@@ -49,7 +49,7 @@ def test_critical_path_is_printed_with_the_blockers_of_each_wait(
     assert gap == "not read: journal: No answer."
 
 
-def test_timeline_of_a_bundle_leaves_out_evidence_from_before_a_restart(
+def test_timeline_excludes_evidence_from_before_a_restart(
     tmp_path: Path, readings: list[Path]
 ) -> None:
     assert main(["timeline", str(a_bundle(tmp_path, "node", "node/earlier-1"))]) == 0
@@ -68,7 +68,7 @@ def test_timeline_of_a_bundle_with_several_machines_or_of_three_bundles_is_refus
     assert readings == []
 
 
-def test_timelines_of_machines_with_the_same_name_have_their_paths_as_titles() -> None:
+def test_timelines_of_machines_with_equal_names_are_titled_by_path() -> None:
     for bundles, titles in (
         (("/e/run-1/node", "/e/run-2/node"), ["run-1/node", "run-2/node"]),
         (("/e/node", "/e/node"), ["node", "node"]),
@@ -81,7 +81,7 @@ def test_timelines_of_machines_with_the_same_name_have_their_paths_as_titles() -
         assert [each.title for each in told] == titles, bundles
 
 
-def test_picture_has_the_format_of_its_file_suffix_and_the_requested_colours(
+def test_timeline_output_has_the_format_of_the_file_suffix_and_the_requested_colours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, (suffix, scheme, content) in enumerate(

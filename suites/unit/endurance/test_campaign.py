@@ -24,7 +24,7 @@ def first(seed: int, count: int = 30) -> list[Attempt]:
     return list(itertools.islice(order(seed, _CASES), count))
 
 
-def test_same_seed_gives_the_same_order_and_moments_and_amounts() -> None:
+def test_order_of_tries_is_the_same_for_the_same_seed() -> None:
     assert first(51) == first(51)
     assert list(itertools.islice(order(51, _CASES[::-1]), 30)) == first(51)
 
@@ -41,7 +41,7 @@ def test_each_case_is_tried_once_in_each_round() -> None:
     assert all(sorted(cases[at : at + 3]) == sorted(_CASES) for at in range(0, 30, 3))
 
 
-def test_run_starts_new_tries_until_its_time_is_over(tmp_path: Path) -> None:
+def test_campaign_starts_tries_until_its_time_limit(tmp_path: Path) -> None:
     clock = FakeClock()
     said: list[str] = []
     tried: list[Attempt] = []
@@ -93,7 +93,7 @@ def test_summary_lists_untried_cases_with_0_tries(tmp_path: Path) -> None:
     assert sorted(summary.tries) == list(_CASES)
 
 
-def test_kept_summary_has_the_seed_and_the_tries_and_the_findings(tmp_path: Path) -> None:
+def test_saved_summary_has_the_seed_and_tries_and_findings(tmp_path: Path) -> None:
     summary = summary_of_one_try(lambda _attempt: ["a process is left"], tmp_path / "summaries")
 
     assert summary.render().startswith("crash: seed 51, 0.0 minutes, 1 tries, 1 broken promises")

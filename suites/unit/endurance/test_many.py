@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_memory_is_compared_after_equal_numbers_of_simultaneous_machines(
+def test_memory_check_ignores_growth_from_the_number_of_simultaneous_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most_at_once = 0

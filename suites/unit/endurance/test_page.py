@@ -10,7 +10,7 @@ from suites.endurance.faults import FAULTS, Fault
 from suites.endurance.page import PAGE, read_summaries, render
 
 
-def test_page_is_generated_from_the_files_of_the_repository() -> None:
+def test_committed_fault_page_matches_its_generator() -> None:
     assert PAGE.read_text() == render(read_summaries(), FAULTS), (
         "Run `python -m suites.endurance.page`."
     )
@@ -28,7 +28,7 @@ def test_each_fault_without_a_regression_test_has_a_reason() -> None:
     assert all(each.test is not None or each.why for each in FAULTS)
 
 
-def test_page_shows_tries_and_seeds_and_remaining_faults() -> None:
+def test_page_lists_tries_and_seeds_and_unfixed_faults() -> None:
     tries = {"bundle, any": 3, "bundle, the first process": 2, "store push, any": 0}
     run = {"campaign": "crash", "seed": 7, "minutes": 1.5, "tries": tries, "found": [{}]}
     faults = [
@@ -48,7 +48,7 @@ def test_page_shows_tries_and_seeds_and_remaining_faults() -> None:
     assert page.count("No run of this campaign was completed so far.") == 6
 
 
-def test_page_counts_many_cases_without_a_try_in_the_run_with_the_most_cases() -> None:
+def test_page_counts_untried_cases_of_the_run_with_the_most_cases() -> None:
     """An earlier run may have had other parts, which are no cases any more."""
     parts = {f"part {number} of 24": int(number == 7) for number in range(1, 25)}
     runs = [

@@ -31,7 +31,7 @@ def test_folders_from_within_a_guest_are_not_listed_as_machines(tmp_path: Path) 
     assert machine_folders(test / "node") == [test / "node"]
 
 
-def test_too_many_folders_within_folders_raise_a_limit_error(tmp_path: Path) -> None:
+def test_too_many_nested_folders_raise_a_limit_error(tmp_path: Path) -> None:
     tmp_path.joinpath(*["d"] * 101).mkdir(parents=True)
 
     with pytest.raises(LimitError, match="'path-levels'"):

@@ -349,7 +349,7 @@ def test_last_2_mib_of_a_log_are_searched_for_a_cause(tmp_path: Path) -> None:
         assert found.line == line, size
 
 
-def test_first_of_several_logs_of_one_kind_is_quoted(tmp_path: Path) -> None:
+def test_log_with_the_first_name_is_quoted_if_several_logs_have_the_cause(tmp_path: Path) -> None:
     versions = ("580.2", "470.1", "595.3", "535.9", "550.4")
     for version in versions:
         name = f"files/var/lib/dkms/nvidia/{version}/build/make.log"
@@ -361,7 +361,7 @@ def test_first_of_several_logs_of_one_kind_is_quoted(tmp_path: Path) -> None:
     assert found.line == "cp: 470.1: No space left on device"
 
 
-def test_error_line_is_recognised_by_its_words(tmp_path: Path) -> None:
+def test_line_with_an_error_word_is_recognised_as_an_error(tmp_path: Path) -> None:
     words = (
         *("error", "failed", "failure", "fatal", "cannot", "can't", "unable to", "panic"),
         *("Traceback", "FAILED"),
@@ -433,7 +433,7 @@ def test_each_failed_unit_is_reported_with_its_own_journal_line(tmp_path: Path) 
     ]
 
 
-def test_first_error_of_the_guest_is_shown_if_nothing_else_is_known(tmp_path: Path) -> None:
+def test_first_error_in_the_journal_is_shown_if_no_cause_is_known(tmp_path: Path) -> None:
     journal = (
         "Nov 23 06:22:52.1 node kernel: EXT4-fs (vda): re-mounted. Opts: errors=remount-ro\n"
         "Nov 23 06:22:53.1 node mount[9]: mount: /x: unknown filesystem type; mount failed\n"
@@ -466,7 +466,7 @@ cc_rightscale_userdata.py[DEBUG]: Failed to get raw userdata in module rightscal
 """
 
 
-def test_no_line_of_a_healthy_boot_is_taken_for_an_error(tmp_path: Path) -> None:
+def test_journal_of_a_healthy_boot_yields_no_error(tmp_path: Path) -> None:
     real = 'containerd[289]: level=error msg="failed to recover state"'
     journal = "".join(f"Nov 23 06:22:52.1 node {line}\n" for line in SOUND.splitlines())
     write(tmp_path, "commands/journal", journal)
@@ -476,7 +476,7 @@ def test_no_line_of_a_healthy_boot_is_taken_for_an_error(tmp_path: Path) -> None
     assert first_error_line(tmp_path) == real
 
 
-def test_cause_in_an_error_is_taken_from_its_output_and_not_from_the_command_line(
+def test_cause_is_searched_in_the_output_of_a_command_but_not_in_its_command_line(
     tmp_path: Path,
 ) -> None:
     """The output of the test's command is only in the error, and not in the evidence."""
@@ -495,7 +495,7 @@ def test_cause_in_an_error_is_taken_from_its_output_and_not_from_the_command_lin
     assert (one.source, one.line) == ("the error", "curl: (6) Could not resolve host: x")
 
 
-def test_log_that_is_not_a_file_does_not_hide_other_logs(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_log_does_not_hide_other_logs(tmp_path: Path) -> None:
     (tmp_path / "commands/journal").mkdir(parents=True)
     write(tmp_path, "host/serial.log", "Kernel panic - not syncing: x\n")
 
@@ -505,7 +505,7 @@ def test_log_that_is_not_a_file_does_not_hide_other_logs(tmp_path: Path) -> None
     assert found.cause.name == "kernel panic"
 
 
-def test_list_of_units_that_is_a_link_does_not_hide_other_findings(tmp_path: Path) -> None:
+def test_unit_lists_that_are_symbolic_links_do_not_hide_other_findings(tmp_path: Path) -> None:
     write(tmp_path, "host/serial.log", "mount: failed\n")
     (tmp_path / "commands").mkdir()
     for name in ("failed-units", "units", "locks"):
@@ -514,7 +514,7 @@ def test_list_of_units_that_is_a_link_does_not_hide_other_findings(tmp_path: Pat
     assert explain(tmp_path) == ["the guest's first error: mount: failed"]
 
 
-def test_only_the_result_line_of_systemd_is_quoted_as_the_reason_of_a_failed_unit(
+def test_failure_of_a_unit_is_explained_only_by_the_result_line_of_systemd(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, "commands/failed-units", "own.service loaded failed failed Own\n")
@@ -555,7 +555,7 @@ def write_foreign_run(
     )
 
 
-def test_failure_of_a_foreign_provisioner_is_shown_with_the_end_and_path_of_its_log(
+def test_failure_of_a_custom_provisioner_is_shown_with_the_end_of_its_log(
     tmp_path: Path,
 ) -> None:
     write_foreign_run(
@@ -572,7 +572,7 @@ def test_failure_of_a_foreign_provisioner_is_shown_with_the_end_and_path_of_its_
     ]
 
 
-def test_failure_of_a_foreign_provisioner_without_a_log_is_shown_with_its_output(
+def test_failure_of_a_custom_provisioner_without_a_log_is_shown_with_its_output(
     tmp_path: Path,
 ) -> None:
     own_words = (
@@ -598,7 +598,7 @@ def test_output_line_that_the_log_lacks_is_shown(tmp_path: Path) -> None:
     ]
 
 
-def test_reason_is_quoted_rather_than_the_closing_lines_of_a_tool_if_there_is_a_reason(
+def test_error_reason_is_quoted_instead_of_follow_up_messages_of_tools(
     tmp_path: Path,
 ) -> None:
     reason = "reason: /opt/x is not there"
@@ -635,14 +635,14 @@ def test_error_is_recognised_by_the_level_in_a_custom_log_format(tmp_path: Path)
         assert explain(tmp_path)[1:] == [f"log: {line}", *["log: cleaning"] * 3]
 
 
-def test_letter_e_that_is_not_a_log_level_is_not_taken_for_an_error(tmp_path: Path) -> None:
+def test_letter_e_outside_the_log_level_is_not_an_error(tmp_path: Path) -> None:
     lines = "06:01:03|88|I|fetch|E2E\n[I] node E is up\nDRIVE E is up\n"
     write_foreign_run(tmp_path, log=lines + "cleaning\n" * 3)
 
     assert explain(tmp_path)[1:] == ["log: cleaning"] * 3
 
 
-def test_option_x_of_bash_is_suggested_only_for_a_silent_failure(tmp_path: Path) -> None:
+def test_bash_x_is_suggested_only_for_a_failure_without_output(tmp_path: Path) -> None:
     for code, printed, has_codes, is_silent in (
         (1, "", True, True),
         (1, "mv: no x\n", True, False),
@@ -658,7 +658,7 @@ def test_option_x_of_bash_is_suggested_only_for_a_silent_failure(tmp_path: Path)
         assert any("`bash -x`" in line for line in explain(tmp_path)) is is_silent
 
 
-def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
+def test_line_where_set_e_ended_the_script_is_reported(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, log="begin\n")
     note = f"files{RUNS_FOLDER}/1/failed-command"
     write(tmp_path, note, "20\n26\n/opt/own/nodes.bash\n((index++))\n")
@@ -673,7 +673,7 @@ def test_line_at_which_set_e_ended_a_script_is_reported(tmp_path: Path) -> None:
     assert not any("`bash -x`" in line for line in explain(tmp_path))
 
 
-def test_output_is_shown_once_and_without_a_remedy_if_no_log_is_declared(
+def test_output_is_shown_once_as_the_log_if_no_log_is_declared(
     tmp_path: Path,
 ) -> None:
     """The provisioner declares no log, so its output is shown as its log."""
@@ -694,7 +694,7 @@ LOCKS = (
 )
 
 
-def test_holder_of_a_lock_that_the_log_mentions_is_reported(tmp_path: Path) -> None:
+def test_holder_of_a_lock_is_reported_if_the_log_mentions_the_lock(tmp_path: Path) -> None:
     log = (
         "ERROR another run holds /run/own.lock: unknown process\nsee /var/lib/dpkg/lock-frontend\n"
     )
@@ -710,7 +710,9 @@ def test_holder_of_a_lock_that_the_log_mentions_is_reported(tmp_path: Path) -> N
     ]
 
 
-def test_holder_of_a_lock_that_the_log_does_not_mention_is_not_reported(tmp_path: Path) -> None:
+def test_holder_of_a_lock_is_not_reported_if_the_log_mentions_only_similar_paths(
+    tmp_path: Path,
+) -> None:
     log = "ERROR /run/own.lock/x x/run/own.lock /run/own.lock.old own.lock\n"
     write_foreign_run(tmp_path, log=log)
     write(tmp_path, "commands/locks", LOCKS)
@@ -718,7 +720,7 @@ def test_holder_of_a_lock_that_the_log_does_not_mention_is_not_reported(tmp_path
     assert not [line for line in explain(tmp_path) if "locked" in line]
 
 
-def test_list_of_many_locks_and_a_unit_with_a_long_name_take_little_time(tmp_path: Path) -> None:
+def test_many_locks_or_a_long_unit_name_do_not_slow_down_the_explanation(tmp_path: Path) -> None:
     """Any process of the guest can hold thousands of locks."""
     write_foreign_run(tmp_path, log="ERROR /run/own.lock is in the way\n")
     others = "".join(f"{each}\t/srv/{each:080}\tx\n" for each in range(20_000))
@@ -732,7 +734,7 @@ def test_list_of_many_locks_and_a_unit_with_a_long_name_take_little_time(tmp_pat
     assert len([line for line in found if "locked" in line]) == 1
 
 
-def test_cause_in_the_log_that_a_provisioner_declares_is_found(tmp_path: Path) -> None:
+def test_cause_is_found_in_the_declared_log_of_a_provisioner(tmp_path: Path) -> None:
     write_foreign_run(tmp_path, log="curl: (28) Resolving timed out after 5000 milliseconds\n")
 
     found = find_cause(tmp_path)
@@ -769,7 +771,7 @@ def test_exit_code_and_last_line_of_a_failed_step_are_shown_before_its_command(
         assert explain(tmp_path)[0] == f"step 'build' failed: {line}"
 
 
-def test_error_of_provisioning_is_shown_if_no_failed_step_shows_it(tmp_path: Path) -> None:
+def test_provisioning_error_is_shown_unless_a_failed_step_already_shows_it(tmp_path: Path) -> None:
     write_outcome(tmp_path, error="Step 'build' failed. no compiler", detail="no compiler")
     assert explain(tmp_path) == ["step 'build' failed: no compiler"]
 
@@ -793,7 +795,7 @@ def test_error_outside_of_any_step_is_shown_with_the_exit_code(tmp_path: Path) -
     assert log == "log: begin"
 
 
-def test_unit_is_reported_without_the_mark_before_its_name(tmp_path: Path) -> None:
+def test_status_mark_is_removed_from_the_name_of_a_reported_unit(tmp_path: Path) -> None:
     marks = {"a": "", "b": "* ", "c": "\N{BLACK CIRCLE} ", "d": "\N{MULTIPLICATION SIGN} "}
     for path, state in (("failed-units", "failed failed"), ("units", "activating start-post")):
         rows = [f"{mark}{name}.service loaded {state} A\n" for name, mark in marks.items()]
@@ -847,7 +849,7 @@ def test_journal_line_that_mentions_a_unit_belongs_to_the_unit(tmp_path: Path) -
         assert explain(tmp_path) == [f"unit 'a@1.service' failed: {line}"]
 
 
-def test_unit_is_starting_while_its_commands_run(tmp_path: Path) -> None:
+def test_unit_in_any_activating_state_is_reported_as_starting(tmp_path: Path) -> None:
     units = (
         "a.service loaded activating start A\n"
         "b.service loaded activating start-pre B\n"
@@ -895,7 +897,7 @@ def test_failed_unit_that_systemd_restarts_is_reported_beside_other_errors(
     assert explain(tmp_path) == ["unit 'a.service' failed: the journal has no line about it", told]
 
 
-def test_failed_unit_is_shown_beside_a_known_cause_and_hides_less_useful_lines(
+def test_failed_unit_hides_starting_units_and_the_first_error(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, "commands/units", "b.service loaded activating start B\n")
@@ -911,14 +913,14 @@ def test_failed_unit_is_shown_beside_a_known_cause_and_hides_less_useful_lines(
         ]
 
 
-def test_first_error_of_the_guest_is_preferred_to_the_end_of_its_console(tmp_path: Path) -> None:
+def test_first_guest_error_is_shown_instead_of_the_end_of_the_console(tmp_path: Path) -> None:
     write(tmp_path, "not-collected.txt", "The agent did not answer.\n")
     write(tmp_path, "host/serial.log", "[ 1.0] x: an error\n[ 2.0] the end\n\n")
 
     assert explain(tmp_path) == ["the guest's first error: x: an error"]
 
 
-def test_status_of_a_step_decides_whether_the_step_is_reported_as_failed(tmp_path: Path) -> None:
+def test_only_a_step_with_an_error_status_is_reported_as_failed(tmp_path: Path) -> None:
     steps = [
         {"name": f"{status}-{detail}", "status": status, "duration_s": 1.0, "detail": detail}
         for status, detail in (
@@ -939,7 +941,7 @@ def test_status_of_a_step_decides_whether_the_step_is_reported_as_failed(tmp_pat
     ]
 
 
-def test_error_of_the_run_is_left_out_if_it_repeats_a_failed_step(tmp_path: Path) -> None:
+def test_run_error_that_repeats_a_failed_step_is_left_out(tmp_path: Path) -> None:
     steps = [
         {"name": name, "status": "failed", "duration_s": 1.0, "detail": detail}
         for name, detail in (("probe", "it is slow"), ("build", None))
@@ -956,7 +958,7 @@ def test_error_of_the_run_is_left_out_if_it_repeats_a_failed_step(tmp_path: Path
         assert explain(tmp_path) == [*told, *more]
 
 
-def test_output_between_two_commands_of_an_error_is_searched_for_a_cause() -> None:
+def test_cause_is_found_in_the_output_between_two_commands_of_an_error() -> None:
     for label in ("", "stdout: ", "stderr: "):
         said = (
             f"command: sh -c 'echo {NO_SPACE}'\nexit code: 6, after 0.1 s\n{label}{PANIC}\n"
@@ -968,7 +970,7 @@ def test_output_between_two_commands_of_an_error_is_searched_for_a_cause() -> No
         assert (found.cause.name, found.line) == ("kernel panic", PANIC)
 
 
-def test_damaged_outcome_hides_no_failed_unit(tmp_path: Path) -> None:
+def test_damaged_outcome_does_not_hide_a_failed_unit(tmp_path: Path) -> None:
     write(tmp_path, "files/var/lib/gpu-node/outcome.json", "{half")
     write(tmp_path, "commands/failed-units", "a.service loaded failed failed A\n")
 
@@ -986,7 +988,7 @@ def test_failed_step_is_shown_before_a_failed_unit(tmp_path: Path) -> None:
     ]
 
 
-def test_journal_line_of_the_program_of_a_unit_belongs_to_the_unit(tmp_path: Path) -> None:
+def test_journal_line_of_the_program_of_a_unit_explains_the_failed_unit(tmp_path: Path) -> None:
     for unit, program in (("a.service", "a"), ("a.timer", "a.timer"), ("a@1.service", "a@1")):
         write(tmp_path, "commands/failed-units", f"{unit} loaded failed failed A\n")
         write(
@@ -1001,7 +1003,7 @@ def test_journal_line_of_the_program_of_a_unit_belongs_to_the_unit(tmp_path: Pat
         assert explain(tmp_path) == [f"unit '{unit}' failed: {program}[9]: the reason"]
 
 
-def test_line_of_dmesg_or_of_a_service_does_not_belong_to_a_timer_of_the_same_name(
+def test_failed_timer_is_not_explained_by_lines_of_dmesg_or_of_its_service(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, "commands/failed-units", "a.timer loaded failed failed A\n")
@@ -1013,7 +1015,7 @@ def test_line_of_dmesg_or_of_a_service_does_not_belong_to_a_timer_of_the_same_na
     assert explain(tmp_path) == told
 
 
-def test_log_line_is_read_up_to_the_limit_of_its_length(tmp_path: Path) -> None:
+def test_only_the_first_4096_characters_of_a_log_line_are_searched(tmp_path: Path) -> None:
     write(tmp_path, "commands/journal", f"{PANIC:x>4096}\n")
     found = find_cause(tmp_path)
     assert found is not None
@@ -1023,7 +1025,7 @@ def test_log_line_is_read_up_to_the_limit_of_its_length(tmp_path: Path) -> None:
     assert find_cause(tmp_path) is None
 
 
-def test_last_line_of_the_console_of_a_guest_that_hangs_is_quoted(tmp_path: Path) -> None:
+def test_last_console_line_of_a_hanging_guest_is_quoted(tmp_path: Path) -> None:
     write(tmp_path, "commands/dmesg", "[ 9.0] of the kernel\n")
     write(tmp_path, "host/serial.log", "[ 1.0] first\r\n[ 2.0] last\r\n\x1b[0m\r\n \r\n")
     assert explain(tmp_path) == []

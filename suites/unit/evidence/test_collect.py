@@ -63,7 +63,7 @@ def unpack(folder: Path, *frames: bytes) -> list[str]:
     )
 
 
-def test_frames_are_written_as_files_of_the_evidence_folder(
+def test_frames_are_unpacked_into_files_of_the_evidence_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pieces of the stream may end anywhere."""
@@ -140,7 +140,7 @@ def test_malformed_frame_is_refused(tmp_path: Path) -> None:
         assert words in _refused_frames(tmp_path / str(number), *frames)
 
 
-def test_content_of_a_file_that_looks_like_a_frame_with_another_nonce_is_kept(
+def test_file_content_that_resembles_a_frame_with_another_nonce_is_not_parsed(
     tmp_path: Path,
 ) -> None:
     """A frame begins with the nonce, which the guest's files cannot contain."""
@@ -213,7 +213,7 @@ def test_evidence_beyond_a_limit_is_refused(
         assert words in _refused_frames(tmp_path / str(number), *frames)
 
 
-def test_nothing_is_left_of_a_stream_that_ends_early(tmp_path: Path) -> None:
+def test_truncated_stream_leaves_no_evidence_files(tmp_path: Path) -> None:
     """The last file of the stream may be truncated."""
     frames = (
         *(a_frame("paths", content=b"d 755 0 1.0 /\n"), a_frame("unreadable", "/b", b"")),
@@ -229,7 +229,7 @@ def test_nothing_is_left_of_a_stream_that_ends_early(tmp_path: Path) -> None:
     ]
 
 
-def test_path_that_is_not_utf8_is_kept_as_its_bytes(tmp_path: Path) -> None:
+def test_path_that_is_not_utf8_is_written_as_raw_bytes(tmp_path: Path) -> None:
     frame = f"\n{NONCE} unreadable /b".encode() + b"\xff\0"
 
     assert "e/unreadable.txt" in unpack(tmp_path / "e", frame)
@@ -251,7 +251,7 @@ def test_evidence_is_unpacked_with_a_limited_amount_of_memory(tmp_path: Path) ->
     assert peak < 3 << 20
 
 
-def test_message_about_a_long_stream_has_a_limited_length(tmp_path: Path) -> None:
+def test_error_about_a_failed_evidence_stream_has_a_limited_length(tmp_path: Path) -> None:
     """Before there was a limit, the message had 53 MiB."""
     noise = base64.b64encode(bytes(range(256)) * (4 << 10)).decode()
     scripted = ScriptedRunner().expect("sh", stdout=noise, exit_code=124)
@@ -295,7 +295,7 @@ def test_any_stream_is_unpacked_within_its_folder_or_refused(
         shutil.rmtree(place)
 
 
-def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None:
+def test_unreadable_file_raises_an_error_but_an_absent_file_is_none(tmp_path: Path) -> None:
     """The part that was read before an error must not be used, and the file must not count as empty."""
     unpack(tmp_path / "e", a_frame("file", "/a", b"ha"), a_frame("unreadable", "/a", b""))
     request = json.dumps({"schema": 1, "files": ["/a", "/b"]})
@@ -307,7 +307,7 @@ def test_unreadable_file_is_not_taken_for_an_absent_file(tmp_path: Path) -> None
     assert evidence.file("/b") is None
 
 
-def test_script_opens_no_file_for_writing() -> None:
+def test_evidence_script_does_not_redirect_output_into_files() -> None:
     """Outside of quotes, the shell redirects only to /dev/null and to open descriptors."""
     text = render_script(node_request(["6.1.0-56"]), NONCE)
 
@@ -320,14 +320,14 @@ def test_script_opens_no_file_for_writing() -> None:
     assert "mktemp" not in words
 
 
-def test_commands_get_more_time_on_a_node_that_the_host_kept_waiting() -> None:
+def test_stretch_factor_extends_the_timeouts_of_guest_commands() -> None:
     request = EvidenceRequest(commands={"dkms-status": ["dkms", "status"]}, files=[], paths=[])
 
     assert "\ntimeout 60 dkms status 2>&1" in render_script(request, NONCE)
     assert "\ntimeout 141 dkms status 2>&1" in render_script(request, NONCE, stretch=2.35)
 
 
-def test_script_outlives_a_command_that_hangs_after_the_host_is_quiet_again(
+def test_timeout_of_the_evidence_script_exceeds_the_stretched_command_timeout(
     tmp_path: Path,
 ) -> None:
     """The command then runs for its stretched limit of ten minutes, and the script has 12 minutes."""
@@ -337,7 +337,7 @@ def test_script_outlives_a_command_that_hangs_after_the_host_is_quiet_again(
         collect_guest(runner, NOTHING, tmp_path / "e", stretch=10.0)
 
 
-def test_folder_must_be_readable_only_if_a_wildcard_is_looked_up_in_it() -> None:
+def test_read_permission_is_required_only_for_folders_that_a_wildcard_lists() -> None:
     request = EvidenceRequest(commands={}, files=["/a/b*/c", "/a/d"], paths=["/e/f/*"])
 
     tests = re.findall(
@@ -369,9 +369,7 @@ def test_evidence_of_the_host_is_kept_with_a_manifest(tmp_path: Path) -> None:
     }
 
 
-def test_request_for_a_provisioner_lists_its_declared_evidence_and_no_evidence_of_gpu_node() -> (
-    None
-):
+def test_evidence_request_has_the_declared_files_instead_of_the_gpu_node_files() -> None:
     mine = Provisioner(
         name="mine",
         run=["/opt/mine"],
@@ -395,7 +393,7 @@ def test_request_for_a_provisioner_lists_its_declared_evidence_and_no_evidence_o
     assert list(guest_request([], mine).commands) == [*request.commands, "dkms-status"]
 
 
-def test_declared_command_does_not_replace_a_command_of_the_harness() -> None:
+def test_declared_evidence_command_with_a_reserved_name_is_refused() -> None:
     for name in ("dmesg", "dkms-status"):
         mine = Provisioner(
             name="mine",

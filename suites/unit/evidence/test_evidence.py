@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.evidence import Evidence
 
 
-def test_outcome_is_read_with_its_steps_or_is_none_if_its_file_is_missing(tmp_path: Path) -> None:
+def test_outcome_has_its_steps_or_is_none_without_an_outcome_file(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path)
     outcome = folder.evidence.outcome
 
@@ -35,7 +35,7 @@ def test_outcome_is_read_with_its_steps_or_is_none_if_its_file_is_missing(tmp_pa
     assert folder.without(f"files{OUTCOME_PATH}").evidence.outcome is None
 
 
-def test_event_names_are_the_task_names_in_the_order_of_the_files_of_any_form(
+def test_event_names_are_listed_in_the_order_of_the_event_files(
     tmp_path: Path,
 ) -> None:
     folder = EvidenceFolder(tmp_path).event("2", "AKS.CSE.y").event("1", "AKS.CSE.x")
@@ -44,7 +44,7 @@ def test_event_names_are_the_task_names_in_the_order_of_the_files_of_any_form(
     assert folder.evidence.event_names == ["AKS.CSE.x", "AKS.CSE.y", "AKS.CSE.z"]
 
 
-def test_error_mentions_a_file_that_is_not_an_event(tmp_path: Path) -> None:
+def test_error_for_an_invalid_event_file_names_the_file(tmp_path: Path) -> None:
     for text in ("{", "[]", "{}", "1"):
         evidence = EvidenceFolder(tmp_path).file(f"{EVENTS_FOLDER}/1.json", text).evidence
 
@@ -52,7 +52,7 @@ def test_error_mentions_a_file_that_is_not_an_event(tmp_path: Path) -> None:
             _ = evidence.event_names
 
 
-def test_each_run_has_its_own_results_and_the_latest_run_has_only_results_of_this_boot(
+def test_exit_code_and_events_are_read_separately_for_each_run(
     tmp_path: Path,
 ) -> None:
     folder = EvidenceFolder(tmp_path).file(EXIT_CODE_PATH, "9\n")
@@ -75,7 +75,7 @@ def test_each_run_has_its_own_results_and_the_latest_run_has_only_results_of_thi
     assert [run.exit_code for run in runs] == [7, 9, None, None]
 
 
-def test_outcome_and_steps_belong_to_the_chosen_run(tmp_path: Path) -> None:
+def test_of_run_returns_outcome_and_steps_of_the_chosen_run(tmp_path: Path) -> None:
     """The first run ended with 9, the second wrote the current outcome, the third wrote nothing."""
     folder = a_gpu_node(tmp_path)
     second = (tmp_path / f"files{OUTCOME_PATH}").read_text()
@@ -92,7 +92,7 @@ def test_outcome_and_steps_belong_to_the_chosen_run(tmp_path: Path) -> None:
     assert [each if each is None else len(each) for each in steps] == [0, 2, None, None]
 
 
-def test_empty_exit_code_is_none_and_an_error_quotes_a_code_that_is_not_a_number(
+def test_empty_exit_code_is_none_but_a_non_numeric_exit_code_is_an_error(
     tmp_path: Path,
 ) -> None:
     assert a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "").evidence.exit_code is None
@@ -100,7 +100,7 @@ def test_empty_exit_code_is_none_and_an_error_quotes_a_code_that_is_not_a_number
         _ = a_gpu_node(tmp_path).file(EXIT_CODE_PATH, "zero").evidence.exit_code
 
 
-def test_record_is_read_as_fields_with_values(tmp_path: Path) -> None:
+def test_record_lines_are_parsed_as_key_value_pairs(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file(RECORD_PATH, "A=1\n\nno field\nB=x=y\nA=2\nC=\n")
 
     assert folder.evidence.record == {"A": "1", "B": "x=y", "C": ""}
@@ -124,7 +124,7 @@ def test_failed_units_and_unit_states_are_read(tmp_path: Path) -> None:
     assert folder.evidence.unit_states == {"nvidia-dcgm.service": "active"}
 
 
-def test_vermagic_belongs_to_the_requested_kernel(tmp_path: Path) -> None:
+def test_vermagic_is_none_without_a_module_for_the_requested_kernel(tmp_path: Path) -> None:
     evidence = a_gpu_node(tmp_path).evidence
 
     assert evidence.vermagic_of(KERNEL) == f"{KERNEL} SMP mod_unload"
@@ -240,7 +240,9 @@ def test_log_is_empty_if_the_evidence_has_no_log(tmp_path: Path) -> None:
     assert (evidence.log, evidence.whole_log, evidence.prebake_lines) == ("", "", [])
 
 
-def test_evidence_of_an_earlier_version_is_treated_as_complete(tmp_path: Path) -> None:
+def test_evidence_of_an_earlier_version_without_a_request_is_treated_as_complete(
+    tmp_path: Path,
+) -> None:
     """Such evidence lists neither the request nor the unreadable paths."""
     for number, part in enumerate(("commands", "files")):
         folder = tmp_path / str(number)
@@ -249,7 +251,7 @@ def test_evidence_of_an_earlier_version_is_treated_as_complete(tmp_path: Path) -
         assert EvidenceFolder(folder).evidence.file("/x") is None, part
 
 
-def test_files_of_a_folder_are_sorted_by_name_without_its_folders(tmp_path: Path) -> None:
+def test_files_of_a_folder_exclude_subfolders_and_are_sorted_by_name(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/a/b/c", "1").file("/a/e", "3").file("/a/d", "2")
 
     assert list(folder.evidence.files("/a").items()) == [("d", "2"), ("e", "3")]
@@ -266,7 +268,7 @@ def test_pattern_treats_brackets_as_plain_characters(tmp_path: Path) -> None:
     assert folder.evidence.matching("/a/?") == {"/a/x": "2"}
 
 
-def test_traces_are_listed_by_the_name_of_their_gpu(tmp_path: Path) -> None:
+def test_gpu_traces_are_sorted_by_gpu_name(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).trace(gpu="gpu1").trace(gpu="gpu0")
     (tmp_path / "host" / "gpu0-trace.txt").touch()
 
@@ -290,7 +292,7 @@ def test_copy_that_fails_leaves_no_temporary_folder(
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_file_is_treated_as_truncated_if_its_size_is_the_limit(tmp_path: Path) -> None:
+def test_file_whose_size_equals_the_limit_is_treated_as_truncated(tmp_path: Path) -> None:
     folder = a_gpu_node(tmp_path).file("/x", "")
     kept = tmp_path / "files" / "x"
     with kept.open("r+b") as file:
@@ -304,7 +306,7 @@ def test_file_is_treated_as_truncated_if_its_size_is_the_limit(tmp_path: Path) -
         folder.evidence.refuse_cut("/x")
 
 
-def test_beginning_of_a_file_is_not_taken_for_the_whole_file(
+def test_reading_values_from_a_truncated_file_raises_a_harness_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[tuple[str, Callable[[Evidence], object]]] = [
@@ -326,7 +328,9 @@ def test_beginning_of_a_file_is_not_taken_for_the_whole_file(
             ask(folder.evidence)
 
 
-def test_absence_of_a_command_is_unknown_if_a_folder_of_path_is_unreadable(tmp_path: Path) -> None:
+def test_command_absence_is_unknown_if_a_folder_of_the_path_variable_is_unreadable(
+    tmp_path: Path,
+) -> None:
     for closed in ("/usr/local/sbin", "/usr/bin", "/bin"):
         folder = a_gpu_node(tmp_path).command("ctr", "", 127).command("lspci", "", 126)
         (tmp_path / "unreadable.txt").write_text("/srv\n")
@@ -338,7 +342,7 @@ def test_absence_of_a_command_is_unknown_if_a_folder_of_path_is_unreadable(tmp_p
             folder.evidence.is_command_absent("ctr")
 
 
-def test_gathered_paths_can_be_used_like_a_dictionary(tmp_path: Path) -> None:
+def test_evidence_paths_behave_like_a_dictionary(tmp_path: Path) -> None:
     paths = a_gpu_node(tmp_path).paths("f 644 1 1.0 /a/x", "d 755 2 2.0 /a/y").evidence.paths
 
     assert (len(paths), list(paths), "/a/x" in paths, "/a/z" in paths) == (
@@ -353,7 +357,7 @@ def test_gathered_paths_can_be_used_like_a_dictionary(tmp_path: Path) -> None:
         paths["/a/z"]
 
 
-def test_log_step_has_the_named_groups_of_the_pattern() -> None:
+def test_named_groups_of_the_pattern_become_fields_of_a_log_step() -> None:
     pattern = (
         r"(?P<name>\w+)(?: (?P<status>\w+))?(?: (?P<duration_s>[0-9.]+) s)?(?:: (?P<detail>.*))?"
     )

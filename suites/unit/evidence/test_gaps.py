@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_pattern_matches_as_in_a_shell() -> None:
+def test_path_pattern_matches_like_a_shell_glob() -> None:
     for pattern, matching, others in (
         ("/etc/*.conf", ["/etc/a.conf"], ["/etc/.a.conf", "/etc/a/b.conf", "/etc/a.conf.d"]),
         ("/etc/a?", ["/etc/ab"], ["/etc/a", "/etc/abc", "/etc/a/"]),
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_kind_and_pattern_tell_whether_evidence_was_requested(folder: Path) -> None:
+def test_unrequested_returns_patterns_that_no_requested_pattern_covers(folder: Path) -> None:
     for kind, pattern, was in (
         ("files", "/etc/passwd", True),
         ("files", "/etc/*", True),
@@ -83,7 +83,7 @@ def test_request_file_of_an_unknown_form_or_schema_is_refused(folder: Path) -> N
             unrequested(folder, "files", ["/etc/x"])
 
 
-def test_path_that_was_not_gathered_is_unknown(folder: Path) -> None:
+def test_path_that_was_not_gathered_raises_a_harness_error(folder: Path) -> None:
     refuse_gaps(folder, "files", "/etc/x")
     with pytest.raises(HarnessError, match="'/srv/x' was not gathered"):
         refuse_gaps(folder, "files", "/etc/x", "/srv/x")
@@ -113,14 +113,14 @@ def test_every_path_is_unknown_if_the_root_is_unreadable(folder: Path) -> None:
             refuse_closed(folder, pattern)
 
 
-def test_whole_listing_is_unknown_if_any_part_is_unreadable(folder: Path) -> None:
+def test_any_unreadable_path_makes_the_whole_listing_unknown(folder: Path) -> None:
     refuse_any_closed(folder)
     (folder / "unreadable.txt").write_text("/var/x\n")
     with pytest.raises(HarnessError, match="no permission to read '/var/x'"):
         refuse_any_closed(folder)
 
 
-def test_incomplete_gathering_proves_no_absence(folder: Path) -> None:
+def test_absence_is_unknown_if_gathering_was_incomplete(folder: Path) -> None:
     (folder / "not-collected.txt").write_text("No answer.\n")
 
     with pytest.raises(

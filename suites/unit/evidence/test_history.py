@@ -65,7 +65,7 @@ InactiveEnterTimestampMonotonic=0
 ENTRY = b"__REALTIME_TIMESTAMP=1795413142500000\n__MONOTONIC_TIMESTAMP=142500000\n_BOOT_ID=ab\n"
 
 
-def test_unit_is_ready_when_it_is_active_or_has_ended() -> None:
+def test_unit_start_and_ready_times_are_read_from_systemctl_show() -> None:
     units = parse_unit_times(f"{ONESHOT}\n{FAILED}\n{STARTING}\n{TARGET}")
 
     assert [(unit.started_s, unit.ready_s) for unit in units] == [
@@ -96,7 +96,7 @@ def test_output_of_systemctl_without_a_start_time_is_refused() -> None:
             parse_manager_times(text)
 
 
-def test_journal_entry_has_the_fields_that_the_harness_reads_also_with_line_breaks() -> None:
+def test_journal_entry_contains_fields_with_line_breaks_but_no_unused_fields() -> None:
     long = b"first\n\nMESSAGE_ID=no field\n"
     content = ENTRY + b"MESSAGE\n" + struct.pack("<Q", len(long)) + long + b"\nUNIT=a.service\n"
 
@@ -118,14 +118,14 @@ def test_truncated_journal_entries_are_skipped() -> None:
     assert [entry.fields.get("MESSAGE") for entry in entries] == ["whole", None]
 
 
-def test_gathered_journal_is_limited_in_entries_and_bytes() -> None:
+def test_journal_command_limits_the_number_of_entries_and_bytes() -> None:
     words = " ".join(history_request().commands[JOURNAL])
 
     assert f"-n {JOURNAL_ENTRIES}" in words
     assert f"tail -c {JOURNAL_MIB}M" in words
 
 
-def test_commands_of_history_and_evidence_have_different_names() -> None:
+def test_history_commands_and_evidence_commands_have_different_names() -> None:
     """A test may add the commands of the history to its evidence."""
     assert not set(history_request().commands) & set(guest_request(()).commands)
 

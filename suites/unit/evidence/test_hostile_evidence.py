@@ -166,7 +166,7 @@ def test_malformed_or_hostile_outcome_raises_a_harness_error(tmp_path: Path) -> 
             _ = evidence.outcome
 
 
-def test_name_of_a_kernel_that_no_file_can_have_gives_an_error(tmp_path: Path) -> None:
+def test_kernel_release_that_is_no_valid_file_name_raises_a_harness_error(tmp_path: Path) -> None:
     for kernel in ("6" * 237, "6" * 5000, "../../x", "6\0"):
         files: dict[str, str | bytes] = {
             "commands/uname-r": f"{kernel}\n",
@@ -180,7 +180,7 @@ def test_name_of_a_kernel_that_no_file_can_have_gives_an_error(tmp_path: Path) -
             evidence.module_version_of(evidence.running_kernel)
 
 
-def test_odd_exit_code_of_a_command_is_no_success(tmp_path: Path) -> None:
+def test_malformed_exit_code_of_a_command_raises_a_harness_error(tmp_path: Path) -> None:
     for text in ("0_0", "\N{ARABIC-INDIC DIGIT ZERO}", "+0", "0x0", "9" * 5000):
         files: dict[str, str | bytes] = {"commands/x": "", "commands/x.exit-code": f"{text}\n"}
         evidence = evidence_of(tmp_path, files)
@@ -223,7 +223,7 @@ def test_damaged_record_of_the_requests_raises_a_harness_error(tmp_path: Path) -
             evidence.file("/etc/x")
 
 
-def test_damaged_evidence_files_do_not_hide_other_values(tmp_path: Path) -> None:
+def test_damaged_journal_and_qmp_files_do_not_hide_other_evidence(tmp_path: Path) -> None:
     rows: list[dict[str, str | bytes]] = [
         {
             "history/journal.export.gz": gzip.compress(b"A" * 1000, mtime=0)[:20],
@@ -263,7 +263,7 @@ def test_journal_of_millions_of_fields_takes_little_memory(
     assert peak < 1 << 18
 
 
-def test_timeline_with_too_many_entries_has_gaps_that_name_the_limit(
+def test_timeline_reports_a_gap_for_each_source_with_too_many_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step waits for other steps, so drawing takes quadratic time."""
@@ -298,7 +298,7 @@ def test_timeline_with_too_many_entries_has_gaps_that_name_the_limit(
     assert "'timeline-entries'" in gaps["systemd units"]
 
 
-def test_timeline_with_too_many_starts_and_changes_of_the_clock_has_gaps_that_name_the_limit(
+def test_timeline_reports_a_gap_for_too_many_unit_starts_or_clock_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_LIMIT_TIMELINE_ENTRIES", "10")
@@ -343,7 +343,9 @@ CONTENTS = st.one_of(
 
 
 @given(files=st.dictionaries(NAMES, CONTENTS, max_size=4))
-def test_any_evidence_is_read_or_raises_a_harness_error(files: dict[str, bytes]) -> None:
+def test_reading_arbitrary_evidence_raises_no_other_error_than_a_harness_error(
+    files: dict[str, bytes],
+) -> None:
     with tempfile.TemporaryDirectory() as place:
         evidence = evidence_of(Path(place), {"commands/x": "", **files})
 

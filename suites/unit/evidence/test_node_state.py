@@ -37,7 +37,7 @@ def test_malformed_line_of_proc_modules_raises_an_error() -> None:
             parse_modules(f"x 1 0 - Live 0x0\n{line}\n")
 
 
-def test_dkms_status_is_read_in_both_of_its_forms() -> None:
+def test_both_formats_of_dkms_status_are_parsed() -> None:
     for line, build in (
         ("nvidia/580.126.09: added", ("580.126.09", None, "added")),
         (
@@ -146,7 +146,7 @@ def test_output_of_lspci_without_a_known_line_raises_an_error() -> None:
             parse_lspci(text)
 
 
-def test_path_may_contain_unusual_line_separators() -> None:
+def test_stat_paths_may_contain_line_separators_other_than_newline() -> None:
     names = [f"/a{sign}b" for sign in "\r\v\f\x1c\x85\u2028"]
 
     assert list(parse_stat("".join(f"f 755 0 1.0 {name}\n" for name in names))) == names
@@ -160,13 +160,13 @@ def test_malformed_line_of_stat_txt_raises_an_error() -> None:
             parse_stat(text)
 
 
-def test_boot_time_is_read_among_other_lines_or_its_lack_is_an_error() -> None:
+def test_boot_time_is_read_from_the_btime_line_of_proc_stat() -> None:
     assert parse_boot_time("cpu 1\nbtime 1700000000\nprocesses 2\n") == 1_700_000_000
     with pytest.raises(HarnessError, match="no '/proc/stat' with a line 'btime'"):
         parse_boot_time("cpu 1\nnot btime 12\n")
 
 
-def test_modinfo_field_is_read_from_its_own_line_only() -> None:
+def test_modinfo_field_is_matched_by_its_whole_name() -> None:
     for text, value in (
         ("srcversion: AB\nversion: 580\n", "580"),
         ("description: version: 1\nversion:\t580 \n", "580"),
@@ -183,7 +183,7 @@ def test_modinfo_field_is_read_from_its_own_line_only() -> None:
     assert parse_modinfo_field("sig_key: a\nsigxkey: b\n", "sig.key") is None
 
 
-def test_prebake_line_is_read_by_key_even_if_other_text_precedes_it_on_its_line() -> None:
+def test_prebake_lines_are_parsed_even_after_a_log_prefix() -> None:
     text = (
         "AKS_GPU_PREBAKE event=decision reason=ok action=install-skip-build\n"
         "noise\nAKS_GPU_PREBAKED a=b\nAKS_GPU_PREBAKE\nAKS_GPU_PREBAKE_LOG a=b\naks_gpu_prebake a=b\n"
@@ -206,7 +206,7 @@ def test_prebake_line_with_an_unclosed_quote_is_split_at_spaces() -> None:
 
 
 @given(st.text())
-def test_prebake_line_is_read_whatever_the_prebake_line_above_it_contains(noise: str) -> None:
+def test_malformed_prebake_line_does_not_affect_the_next_prebake_line(noise: str) -> None:
     line = "AKS_GPU_PREBAKE event=teardown status=cleaned"
 
     lines = parse_prebake_lines(f"AKS_GPU_PREBAKE {noise}\n{line}\n")
@@ -214,7 +214,7 @@ def test_prebake_line_is_read_whatever_the_prebake_line_above_it_contains(noise:
     assert {"event": "teardown", "status": "cleaned"} in lines
 
 
-def test_version_of_the_loaded_driver_is_read_in_each_format() -> None:
+def test_version_of_the_loaded_driver_is_read_in_each_format_of_proc_version() -> None:
     for line in (
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.09  Mon Aug  3 UTC 2026",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build",
@@ -235,7 +235,7 @@ VERSION = "cdiVersion: 0.5.0\n"
 _EDITS = "  containerEdits: {env: [A=1]}\n"
 
 
-def test_cdi_devices_have_fully_qualified_names() -> None:
+def test_cdi_device_names_are_prefixed_with_the_kind_of_their_spec() -> None:
     for text, devices in (
         (
             f"cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n{_EDITS}- name: all\n{_EDITS}",
@@ -262,7 +262,7 @@ def test_cdi_devices_have_fully_qualified_names() -> None:
         assert parse_cdi_devices(text) == devices
 
 
-def test_invalid_cdi_spec_is_distinguished_from_an_empty_spec() -> None:
+def test_invalid_cdi_spec_is_parsed_as_none() -> None:
     for text in (
         "",
         "kind: x/y\n",
@@ -372,7 +372,7 @@ def test_device_nodes_of_a_cdi_spec_are_read() -> None:
         assert parse_cdi_device_nodes(text) == nodes
 
 
-def test_refused_gpu_is_read_from_lines_with_time_stamps() -> None:
+def test_refused_gpu_is_parsed_from_kernel_log_lines_with_timestamps() -> None:
     log = "".join(
         f"[  9.{number}] {line}\n"
         for number, line in enumerate(
@@ -388,7 +388,7 @@ def test_refused_gpu_is_read_from_lines_with_time_stamps() -> None:
     assert parse_refused_gpus(log.replace("[  9.0]", "")) == ["2bb5"]
 
 
-def test_other_driver_messages_are_not_taken_for_refusals() -> None:
+def test_other_nvrm_messages_are_not_parsed_as_refused_gpus() -> None:
     for line in (
         "NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.",
         "NVRM: GPU 0000:01:00.0 is already bound to nouveau.",
@@ -403,7 +403,7 @@ def test_other_driver_messages_are_not_taken_for_refusals() -> None:
         ]
 
 
-def test_mark_before_a_unit_is_not_part_of_its_name() -> None:
+def test_status_mark_of_systemctl_is_not_part_of_the_unit_name() -> None:
     for mark in (
         *("*", "x", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}", "\N{MULTIPLICATION SIGN}"),
         "\N{CLOCKWISE OPEN CIRCLE ARROW}",
@@ -418,7 +418,7 @@ def test_mark_before_a_unit_is_not_part_of_its_name() -> None:
         ]
 
 
-def test_description_of_a_unit_is_part_of_its_line() -> None:
+def test_line_separators_in_a_unit_description_do_not_start_a_new_row() -> None:
     description = "A\u2028b.service loaded failed failed B\x85\v\x1c"
 
     (row,) = parse_units(f"a.service loaded active running {description}\n")
@@ -441,7 +441,7 @@ def test_unknown_line_of_systemctl_raises_an_error() -> None:
             parse_units(f"a.service loaded active running A\n{line}\n")
 
 
-def test_name_of_a_gpu_is_read() -> None:
+def test_gpu_name_is_read_from_the_model_line() -> None:
     for text, name in (
         ("Model: \t\t NVIDIA H100 80GB HBM3 \t\nIRQ:   42\n", "NVIDIA H100 80GB HBM3"),
         ("IRQ: 42\nModel:\t Tesla T4\n", "Tesla T4"),
@@ -480,7 +480,7 @@ def test_error_line_anywhere_in_the_output_of_lspci_is_ignored() -> None:
         assert [text for text in texts if parse_lspci(text) != parse_lspci(GPU)] == []
 
 
-def test_long_line_and_text_between_a_pci_function_and_its_details_are_refused() -> None:
+def test_overlong_or_unknown_text_in_lspci_output_is_refused() -> None:
     for error in ("cat: read error\n", "x" * 5000 + "\n"):
         with pytest.raises(HarnessError, match="a PCI function in an unknown format") as caught:
             parse_lspci(GPU.replace("\tFlags", f"{error}\tFlags"))
@@ -545,7 +545,7 @@ def test_refused_gpu_that_appears_in_two_lines_is_listed_once() -> None:
         assert parse_refused_gpus(log) == refused
 
 
-def test_pci_function_that_reads_as_all_ones_does_not_answer() -> None:
+def test_pci_function_with_revision_ff_or_an_unknown_header_is_not_answering() -> None:
     for line, is_answering in (
         ("[10de:20b0] (rev a1)", True),
         ("[10de:20b0] (rev a1) (prog-if 00 [VGA controller])", True),
@@ -612,7 +612,7 @@ def test_uevent_file_with_a_missing_or_wrong_line_is_refused() -> None:
             parse_pci_event("\n".join(each for each in lines if name not in each), "some/uevent")
 
 
-def test_time_of_a_path_is_read_in_each_form() -> None:
+def test_stat_line_is_parsed_with_any_number_format_of_the_mtime() -> None:
     for line, modified in (
         ("f 644 0 1700000000.5 /x", 1_700_000_000.5),
         ("f 644 0 1700000000 /x", 1_700_000_000),

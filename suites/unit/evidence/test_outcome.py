@@ -31,7 +31,7 @@ def read(document: object = DOCUMENT, **pointers: object) -> ProvisioningOutcome
     return ProvisioningOutcome.from_json(json.dumps(document), file)
 
 
-def test_json_pointer_follows_lists_and_escaped_names() -> None:
+def test_json_pointers_address_list_items_and_escaped_keys() -> None:
     assert read(exit_code="/a~1b/1/c~0d").exit_code == 84
     assert read(exit_code="/a~1b/0/c~0d").exit_code == 7
     assert read(exit_code="/a~01b").exit_code == 5
@@ -40,7 +40,7 @@ def test_json_pointer_follows_lists_and_escaped_names() -> None:
     assert read(reason="/error").reason is None
 
 
-def test_parts_of_the_outcome_that_are_not_declared_are_not_read() -> None:
+def test_undeclared_parts_of_the_outcome_are_not_read() -> None:
     assert read() == ProvisioningOutcome()
 
 
@@ -59,7 +59,7 @@ def test_missing_decision_is_none_and_a_missing_exit_code_is_an_error() -> None:
             read(exit_code=pointer)
 
 
-def test_steps_have_the_declared_fields() -> None:
+def test_step_fields_are_read_from_the_declared_keys() -> None:
     steps = StepList(at="/steps", name="/id", status="/state", duration_s="/took")
 
     assert read(steps=steps).steps == (
@@ -77,7 +77,7 @@ def test_start_of_a_step_is_in_seconds_since_the_epoch() -> None:
         assert step.started_s == 100.5, started
 
 
-def test_events_have_the_declared_times() -> None:
+def test_event_times_are_read_from_the_declared_keys() -> None:
     event = '{"TaskName": "apt", "Timestamp": "1970-01-01T00:00:01Z", "Id": 2.5}'
     declared = EventFiles(path="/e/*", name="/TaskName", started="/Timestamp", ended="/Id")
 
@@ -89,7 +89,7 @@ def test_events_have_the_declared_times() -> None:
         parse_timed_events(event.replace("1970", "then"), declared, "e")
 
 
-def test_line_separators_that_json_strings_may_contain_do_not_end_a_line() -> None:
+def test_unicode_line_separators_in_json_strings_do_not_end_a_line() -> None:
     declared = EventFiles(path="/e", name="/name", format=EventFormat.JSON_LINES)
     text = '{"name": "a\u2028b"}\r\n\n{"name": "c\x85"}\n'
 

@@ -36,7 +36,7 @@ def write_event(folder: Path, task: str, start: int, end: int) -> None:
     path.write_text(json.dumps(event))
 
 
-def test_event_is_nested_in_the_step_that_contains_its_time(tmp_path: Path) -> None:
+def test_event_is_nested_in_the_step_during_which_it_occurred(tmp_path: Path) -> None:
     steps = [
         a_step("build", 10, 20),
         a_step("check", 30, 1, "skipped"),
@@ -55,7 +55,7 @@ def test_event_is_nested_in_the_step_that_contains_its_time(tmp_path: Path) -> N
     assert start.error == "start failed"
 
 
-def test_events_of_a_run_without_an_outcome_or_with_a_damaged_outcome_are_steps(
+def test_events_are_top_level_steps_if_the_outcome_is_missing_or_damaged(
     tmp_path: Path,
 ) -> None:
     write_event(tmp_path, "AKS.CSE.dkms", 12, 14)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GOLDENS = Path(__file__).parent / "goldens"
 
 
-def test_request_for_a_node_matches_the_golden_file() -> None:
+def test_evidence_request_for_a_node_matches_the_golden_file() -> None:
     request = guest_request(["6.1.0-56", "6.1.0-55"])
     existing = node_request(["6.1.0-56", "6.1.0-55"])
 
@@ -44,7 +44,7 @@ def test_request_for_a_node_matches_the_golden_file() -> None:
     )
 
 
-def test_script_matches_the_golden_file() -> None:
+def test_evidence_script_matches_the_golden_file() -> None:
     request = EvidenceRequest(
         commands={"it's": ["echo", "a b"], "x": ["true"]},
         files=["/a b/*.x", "/c/d"],
@@ -54,7 +54,7 @@ def test_script_matches_the_golden_file() -> None:
     expect_golden("script", render_script(request, "0123456789abcdef").rstrip("\n"), GOLDENS)
 
 
-def test_frame_is_parsed_into_a_kind_and_a_name_and_content() -> None:
+def test_stream_is_parsed_into_frames_with_kind_and_name_and_content() -> None:
     stream = b"\nn file /a b\0x\0y\nn exit 0\0\nn command c\0\nn end \0"
 
     expected = [
@@ -79,7 +79,7 @@ def whole_frames(items: Iterable[Frame | bytes]) -> list[tuple[Frame, bytes]]:
     return found
 
 
-def test_name_that_is_not_utf8_is_kept() -> None:
+def test_frame_name_that_is_not_utf8_is_preserved() -> None:
     (frame, _), _ = whole_frames(parse_stream([b"\nn file /\xff\0x\nn end \0"], "n"))
 
     assert os.fsencode(frame.name) == b"/\xff"
@@ -103,9 +103,7 @@ def test_incomplete_stream_is_refused_with_the_reason() -> None:
         assert str(caught.value) == why, stream
 
 
-def test_merged_evidence_request_has_each_file_once_and_the_later_of_two_commands_with_one_name() -> (
-    None
-):
+def test_later_evidence_request_replaces_commands_of_the_same_name_when_merged() -> None:
     one = AdditionalEvidence(
         files=["/b", "/a"], commands={"x": ["one"], "y": ["one"]}, source="one"
     )

@@ -76,7 +76,7 @@ def test_bundle_of_this_run_is_not_removed() -> None:
         assert {"own0", "own1", "own2"}.isdisjoint(bundle.name for bundle in found), days
 
 
-def test_bundles_that_do_not_fit_beside_the_bundles_of_this_run_are_selected_for_removal() -> None:
+def test_own_bundles_count_towards_the_size_limit_but_are_not_selected_for_removal() -> None:
     bundles = [
         a_bundle("own1", mib=30, changed_s=5.0),
         a_bundle("own2", mib=30, changed_s=9.0),
@@ -89,14 +89,14 @@ def test_bundles_that_do_not_fit_beside_the_bundles_of_this_run_are_selected_for
     assert [bundle.name for bundle in found] == ["too-much"]
 
 
-def test_new_bundle_has_a_later_time_than_bundles_made_while_the_clock_was_ahead() -> None:
+def test_new_bundle_is_dated_after_bundles_with_a_future_time() -> None:
     ahead = [a_bundle("a", days=-2), a_bundle("b", days=-1)]
     assert made_after(ahead, 0.0) == made_after(ahead[::-1], 0.0) == 2 * DAY_S + 1
     assert made_after([a_bundle("a", days=1)], 0.0) == 0.0
     assert made_after([], 3.0) == 3.0
 
 
-def test_folder_with_versions_json_and_its_archive_are_one_bundle_and_removed_together(
+def test_bundle_folder_and_its_archive_are_listed_and_removed_as_one_bundle(
     tmp_path: Path,
 ) -> None:
     for name in ("new", "old"):

@@ -24,7 +24,7 @@ def some_runs(files: Path, *runs: dict[str, str]) -> Runs:
     return Runs(files)
 
 
-def test_runs_are_numbered_and_the_latest_is_chosen_by_default_if_there_is_one(
+def test_latest_run_is_chosen_by_default_and_an_unknown_run_is_an_error(
     tmp_path: Path,
 ) -> None:
     runs = some_runs(tmp_path, *[{}] * 10)
@@ -43,7 +43,7 @@ def test_runs_are_numbered_and_the_latest_is_chosen_by_default_if_there_is_one(
         none.chosen(1)
 
 
-def test_output_is_taken_from_the_last_run_with_the_given_number(tmp_path: Path) -> None:
+def test_output_of_a_run_number_comes_from_the_last_run_with_that_number(tmp_path: Path) -> None:
     text = (
         "before\n-- run 1 of the provisioner: x\nbaked\n-- run 1 of the provisioner: y\none\n"
         " -- run 3 of the provisioner: no line of its own\n-- run 2 of the provisioner: z\ntwo"

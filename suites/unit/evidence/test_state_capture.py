@@ -147,7 +147,7 @@ def node() -> FakeNode:
     return FakeNode()
 
 
-def test_state_of_a_node_has_all_its_parts(node: FakeNode) -> None:
+def test_captured_state_of_a_node_has_no_unknown_part(node: FakeNode) -> None:
     state = node.state()
 
     assert state.unknown == ()
@@ -167,7 +167,7 @@ def test_state_of_a_node_has_all_its_parts(node: FakeNode) -> None:
     }
 
 
-def test_second_disk_is_read_at_its_mount_point_and_may_be_older_than_the_first_disk(
+def test_files_of_a_second_disk_have_paths_below_its_mount_point(
     node: FakeNode,
 ) -> None:
     data = node.disks["/dev/block/254:16"] = SmallExt4()
@@ -190,7 +190,7 @@ def test_second_disk_is_read_at_its_mount_point_and_may_be_older_than_the_first_
     assert not {"/usr/old", "/data/x"} & {*node.digested}
 
 
-def test_malformed_system_file_raises_at_most_a_harness_error() -> None:
+def test_malformed_system_file_raises_no_other_error_than_a_harness_error() -> None:
     rows: list[tuple[str, list[str]]] = [
         (BOOT_ID, []),
         ("/proc/uptime", ["x"]),
@@ -210,7 +210,7 @@ def test_malformed_system_file_raises_at_most_a_harness_error() -> None:
             node.state()
 
 
-def test_malformed_output_of_a_program_raises_at_most_a_harness_error() -> None:
+def test_malformed_program_output_raises_no_other_error_than_a_harness_error() -> None:
     for program, said in (
         ("find /dev", "x\0\0"),
         ("find /dev", "d 755 0 0 " + "9" * 5000 + " 1.5 1.5 /dev\0\0"),
@@ -233,7 +233,7 @@ def test_malformed_output_of_a_program_raises_at_most_a_harness_error() -> None:
 
 
 @given(texts=st.dictionaries(st.sampled_from(TEXTS), st.lists(st.text(max_size=30), max_size=3)))
-def test_any_content_of_system_files_gives_a_state_or_a_harness_error(
+def test_arbitrary_system_files_raise_no_other_error_than_a_harness_error(
     texts: dict[str, list[str]],
 ) -> None:
     node = FakeNode()
@@ -243,7 +243,7 @@ def test_any_content_of_system_files_gives_a_state_or_a_harness_error(
         node.state()
 
 
-def test_shell_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> None:
+def test_shell_trace_folder_of_the_harness_is_not_part_of_a_captured_state(node: FakeNode) -> None:
     node.disk.folder(2, {"usr": 12, "var": 18})
     node.disk.folder(18, {"lib": 19})
     node.disk.folder(19, {"harness-shell-trace": 20, "harness-shell-traces": 15})
@@ -258,7 +258,7 @@ def test_shell_traces_of_the_harness_are_not_part_of_a_state(node: FakeNode) -> 
     assert not [path for path in node.digested if "shell-trace/" in path]
 
 
-def test_only_the_contents_of_new_files_and_of_settings_are_read(node: FakeNode) -> None:
+def test_only_new_files_and_settings_are_read_for_a_checksum(node: FakeNode) -> None:
     state = node.state()
 
     assert set(node.digested) == {"/etc/conf", "/usr/new", "/run/cdi/a.yaml"}
@@ -269,7 +269,7 @@ def test_only_the_contents_of_new_files_and_of_settings_are_read(node: FakeNode)
     assert identity.ctime_ns == 1_800_000_000_250_000_000
 
 
-def test_files_are_read_if_they_were_written_while_the_clock_was_earlier_than_the_image() -> None:
+def test_files_written_during_this_boot_are_read_even_if_the_clock_is_behind_the_image() -> None:
     """The uptime is 100.25 s, so by the node's clock, its own files are at most 100.25 s old."""
     for age_s, is_read in ((0, True), (100, True), (101, False), (-1, False)):
         node = FakeNode()
@@ -290,7 +290,7 @@ def test_large_file_is_not_read(node: FakeNode) -> None:
     assert "/usr/new" not in node.digested
 
 
-def test_settings_and_the_newest_files_are_read_up_to_a_maximum_number_of_files(
+def test_file_count_limit_prefers_settings_and_the_newest_files(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.evidence.state_capture._MOST_FILES_READ", 3)
@@ -352,7 +352,7 @@ def test_part_of_a_state_is_unknown_if_the_output_of_its_tool_is_malformed() -> 
         assert {each.kind for each in node.state().unknown} == kinds, tool
 
 
-def test_paths_are_unknown_if_a_folder_is_unreadable_or_find_gives_no_reason(
+def test_paths_are_unknown_if_find_fails_with_or_without_a_message(
     node: FakeNode,
 ) -> None:
     for said, name, reason in (
@@ -392,7 +392,7 @@ def test_overlay_mounts_and_bind_mounts_are_skipped(node: FakeNode) -> None:
     assert "/run" not in node.searched
 
 
-def test_disk_that_changes_once_while_it_is_read_is_read_again(node: FakeNode) -> None:
+def test_disk_that_changes_during_the_read_is_read_again(node: FakeNode) -> None:
     """A file is deleted between the reads of its inode and of its folder."""
     damaged = bytes(node.disk.content)
     node.disk.inode(15, 0, links=0)
@@ -419,7 +419,7 @@ def test_paths_of_a_damaged_disk_are_unknown(node: FakeNode) -> None:
     assert "can't be read: it refers to a missing part" in unknown.reason
 
 
-def test_unreadable_basic_system_file_is_an_error(node: FakeNode) -> None:
+def test_error_output_of_grep_or_sync_makes_the_state_unreadable(node: FakeNode) -> None:
     for complaint in ("grep: /etc/group: Permission denied\n", "sync: I/O error\n"):
         node.complaints = complaint
 

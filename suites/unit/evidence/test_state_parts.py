@@ -11,7 +11,7 @@ from harness.evidence import state_parts
 from suites.unit.evidence.states import a_file
 
 
-def test_lines_are_grouped_by_file() -> None:
+def test_lines_with_a_file_name_prefix_are_grouped_by_file() -> None:
     text = "/proc/a\0one\n/proc/b:1\0two: three\n/proc/a\0\n"
 
     assert state_parts.parse_lines_by_file(text) == {
@@ -20,7 +20,7 @@ def test_lines_are_grouped_by_file() -> None:
     }
 
 
-def test_modules_have_references_and_holders_and_versions() -> None:
+def test_state_of_a_kernel_module_has_references_and_holders_and_version() -> None:
     files = {
         "/proc/modules": [
             "nvidia 1000 2 nvidia_uvm,nvidia_modeset, Live 0x0 (OE)",
@@ -59,7 +59,7 @@ def test_several_mounts_at_one_mount_point_are_numbered() -> None:
     }
 
 
-def test_pci_functions_have_their_drivers() -> None:
+def test_state_of_a_pci_function_has_its_driver_or_none() -> None:
     folder = "/sys/bus/pci/devices"
     files = {
         f"{folder}/0000:01:00.0/vendor": ["0x10de"],

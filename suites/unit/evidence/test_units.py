@@ -35,7 +35,7 @@ ActiveEnterTimestampMonotonic=0
 """
 
 
-def test_text_in_a_command_is_not_read_as_a_property() -> None:
+def test_line_separator_inside_a_unit_command_does_not_start_a_property() -> None:
     text = EXPORTER.replace("--address", "\u2028ActiveState=active\x85--address")
     unit, _ = parse_shown_units("\n".join([*text.split("\n")[1:-1], text.split("\n")[0]])).values()
 
@@ -67,7 +67,7 @@ def test_each_command_of_a_unit_is_read() -> None:
     assert len(unit.commands) == 2
 
 
-def test_script_in_a_command_has_its_line_breaks() -> None:
+def test_line_breaks_in_a_command_of_a_unit_are_preserved() -> None:
     """`systemctl show` prints arguments unchanged, including their line breaks."""
     for script in (
         "a\nb",

@@ -133,7 +133,7 @@ def test_sparse_file_stays_sparse(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "t/sparse").st_blocks * 512 < _MIB  # noqa: PTH116
 
 
-def test_header_of_any_size_is_not_read_into_memory(tmp_path: Path) -> None:
+def test_tar_header_over_4_mib_is_refused_without_reading_it(tmp_path: Path) -> None:
     for number, kind in enumerate((tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE)):
         header = tarfile.TarInfo("x")
         header.type, header.size = kind, 1 << 40
@@ -186,7 +186,7 @@ def test_error_for_an_invalid_archive_says_why_the_archive_is_invalid(tmp_path: 
             unpacked(content, folder)
 
 
-def test_links_and_devices_are_never_made(tmp_path: Path) -> None:
+def test_links_and_fifos_and_devices_in_an_archive_are_refused(tmp_path: Path) -> None:
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.BLKTYPE):
         member = tarfile.TarInfo("t/l")
         member.type, member.linkname = kind, "/etc/hostname"

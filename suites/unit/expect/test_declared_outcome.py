@@ -364,7 +364,7 @@ UNDECIDED = {
 }
 
 
-def test_expected_result_is_accepted(tmp_path: Path) -> None:
+def test_met_expectation_about_a_declared_outcome_raises_no_error(tmp_path: Path) -> None:
     for name, case in ACCEPTED.items():
         # The error names the evidence folder, and the folder has the name of the case.
         case.judge(tmp_path / name)
@@ -378,7 +378,7 @@ def test_decision_without_a_reason_does_not_match_an_expected_reason(tmp_path: P
             expect.decided(evidence, "skip-build", reason="kernel")
 
 
-def test_expected_end_of_a_run_is_refused_if_the_provisioner_declares_no_error(
+def test_run_ended_at_is_refused_if_the_provisioner_declares_no_error(
     tmp_path: Path,
 ) -> None:
     evidence = evidence_of(tmp_path, PATTERNS)
@@ -403,7 +403,7 @@ def _undeclared(ask: Callable[[Evidence], object], message: str) -> Case:
     ],
     ids=["refused", "undecided", "undeclared"],
 )
-def test_unmet_or_unknown_or_undeclared_outcome_raises_the_expected_error_and_message(
+def test_unmet_or_unknown_or_undeclared_outcome_raises_its_own_error_type(
     tmp_path: Path, cases: Mapping[str, Case], error: type[Exception]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):
@@ -412,7 +412,7 @@ def test_unmet_or_unknown_or_undeclared_outcome_raises_the_expected_error_and_me
         assert case.message in str(caught.value)
 
 
-def test_steps_are_read_as_the_provisioner_declares_them(tmp_path: Path) -> None:
+def test_steps_are_read_from_the_declared_outcome_file_or_log_pattern(tmp_path: Path) -> None:
     by_file = evidence_of(tmp_path / "file", FILE)
     by_log = evidence_of(tmp_path / "log", PATTERNS)
 
@@ -425,7 +425,7 @@ def test_steps_are_read_as_the_provisioner_declares_them(tmp_path: Path) -> None
     assert expect.step_of(by_log, "dcgm").duration_s is None
 
 
-def test_earlier_run_is_judged_by_its_own_outcome_and_log(tmp_path: Path) -> None:
+def test_earlier_run_is_judged_by_the_outcome_and_log_of_that_run(tmp_path: Path) -> None:
     failed = json.dumps({**DOCUMENT, "result": {"code": 4, "why": DCGM_FAILED}})
     sound = {"result": {"code": 0, "why": None}, "steps": [{"id": "dcgm", "end": "OK"}]}
     outcome = replace(FILE, log=LogPatterns(path=LOG))
@@ -443,7 +443,7 @@ def test_earlier_run_is_judged_by_its_own_outcome_and_log(tmp_path: Path) -> Non
             expect.step_failed(evidence, "dcgm", run=run)
 
 
-def test_evidence_contains_the_declaration_of_the_provisioner(tmp_path: Path) -> None:
+def test_provisioner_declaration_is_written_to_the_evidence_and_read_back(tmp_path: Path) -> None:
     mine = Provisioner(
         name="mine",
         source="/p/mine.yaml",
@@ -459,7 +459,7 @@ def test_evidence_contains_the_declaration_of_the_provisioner(tmp_path: Path) ->
     assert (found.files, found.commands) == (("/var/log/my/*",), ("mounts",))
 
 
-def test_evidence_without_a_declaration_is_read_as_evidence_of_the_provisioner_gpu_node(
+def test_evidence_without_a_declaration_uses_the_declaration_of_gpu_node(
     tmp_path: Path,
 ) -> None:
     assert read_declaration(tmp_path) == GPU_NODE

@@ -28,7 +28,7 @@ CONTAINER = "f 755 0 1.0 /run/nvidia/driver/usr/bin/nvidia-smi"
 OTHER_MODULE = f"version: 535.1.1\nvermagic: {KERNEL} SMP\n"
 
 
-def test_verdict_on_a_module_of_another_version_is_unknown_if_there_is_a_driver_container(
+def test_module_of_another_version_beside_a_driver_container_makes_the_verdict_unknown(
     tmp_path: Path,
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths(CONTAINER)
@@ -39,7 +39,9 @@ def test_verdict_on_a_module_of_another_version_is_unknown_if_there_is_a_driver_
         expect.module_fits_kernel(folder.evidence)
 
 
-def test_driver_container_proves_nothing_if_no_driver_is_loaded(tmp_path: Path) -> None:
+def test_driver_container_does_not_change_the_module_verdict_if_no_driver_is_loaded(
+    tmp_path: Path,
+) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE).more_paths(CONTAINER)
     folder.command(f"modinfo-{KERNEL}", OTHER_MODULE)
 
@@ -61,7 +63,7 @@ def test_folder_without_programs_is_not_a_driver_container(tmp_path: Path) -> No
         expect.module_fits_kernel(folder.evidence)
 
 
-def test_module_for_another_kernel_is_reported_before_a_wrong_version(tmp_path: Path) -> None:
+def test_wrong_kernel_of_a_module_is_reported_before_its_wrong_version(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).more_paths(CONTAINER)
     folder.command(f"modinfo-{KERNEL}", f"version: 535.1.1\nvermagic: {KERNEL}-rt SMP\n")
 
@@ -75,7 +77,9 @@ def with_programs(folder: EvidenceFolder, *paths: str) -> EvidenceFolder:
     return folder.paths(*kept, *(f"f 755 0 1.0 {path}" for path in paths))
 
 
-def test_both_driver_programs_are_accepted_in_each_folder(tmp_path: Path) -> None:
+def test_both_driver_programs_in_another_known_folder_are_accepted_if_a_driver_is_loaded(
+    tmp_path: Path,
+) -> None:
     folder = a_serving_node(tmp_path)
     for place in OTHER_PROGRAM_FOLDERS:
         both = (f"{place}/nvidia-smi", f"{place}/nvidia-modprobe")
@@ -121,7 +125,7 @@ def with_record(folder: EvidenceFolder, **fields: str) -> EvidenceFolder:
     return folder.file(RECORD_PATH, "".join(f"{key}={value}\n" for key, value in fields.items()))
 
 
-def test_record_that_lacks_a_key_is_refused(tmp_path: Path) -> None:
+def test_prebake_record_without_a_value_for_each_key_is_refused(tmp_path: Path) -> None:
     loaded = a_serving_node(tmp_path / "loaded")
     not_loaded = a_serving_node(tmp_path / "not loaded").without(VERSION_FILE)
     for folder in (loaded, not_loaded):
@@ -137,7 +141,7 @@ def test_record_that_lacks_a_key_is_refused(tmp_path: Path) -> None:
                     expect.record_fits(folder.evidence)
 
 
-def test_driver_of_a_package_may_have_another_name_in_dkms(tmp_path: Path) -> None:
+def test_dkms_builds_under_other_nvidia_package_names_are_accepted(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for name in ("nvidia-current", "nvidia-current-open", "nvidia-srv", "nvidia-open"):
         folder.command("dkms-status", f"{name}/{VERSION}, {KERNEL}, x86_64: installed\n")
@@ -171,7 +175,7 @@ ARTEFACTS = (
 )  # fmt: skip
 
 
-def test_each_driver_artefact_is_found(tmp_path: Path) -> None:
+def test_error_lists_every_driver_artefact_on_the_node(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path).paths(*(f"f 644 1 1.0 {path}" for path in ARTEFACTS))
 
     with pytest.raises(ExpectationError, match="these were left: ") as refused:
@@ -233,7 +237,7 @@ def test_build_time_ignores_modules_of_another_kernel_or_folder_or_name(tmp_path
     expect.module_built_since_boot(folder.evidence, OTHER_KERNEL)
 
 
-def test_module_that_does_not_belong_to_the_driver_may_be_loaded(tmp_path: Path) -> None:
+def test_no_module_loaded_ignores_modules_of_other_packages(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path).modules("drm", "nvidia_cspmu", "nvidia_uvm_x")
     expect.no_module_loaded(folder.paths("c 666 0 1.0 /dev/nvram").evidence)
 
@@ -241,7 +245,7 @@ def test_module_that_does_not_belong_to_the_driver_may_be_loaded(tmp_path: Path)
         expect.no_module_loaded(folder.paths("d 755 0 1.0 /dev/nvidia-caps").evidence)
 
 
-def test_only_a_file_at_the_exact_path_is_taken_for_a_record(tmp_path: Path) -> None:
+def test_file_with_a_similar_path_is_not_a_prebake_record(tmp_path: Path) -> None:
     folder = a_stripped_node(tmp_path)
     expect.no_record(folder.paths(f"f 644 1 1.0 {RECORD_PATH}.bak").evidence)
 

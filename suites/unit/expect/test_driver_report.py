@@ -118,7 +118,7 @@ def said_of_each(
     return [what for _, what in said]
 
 
-def test_count_of_healthy_gpus_with_or_without_a_fabric_is_reported(tmp_path: Path) -> None:
+def test_healthy_gpus_are_counted_with_or_without_a_fabric(tmp_path: Path) -> None:
     """Corrected errors and errors before the last driver load are not a present fault."""
     no_fabric = re.sub(r": \w+\n", ": N/A\n", FABRIC)
     # The fields of a fabric mean nothing in another block.
@@ -194,7 +194,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def test_each_fault_is_reported_of_the_gpu_that_has_it(tmp_path: Path) -> None:
+def test_each_known_fault_is_reported_for_its_own_gpu(tmp_path: Path) -> None:
     """Until a GPU is registered with its fabric, CUDA fails with 'system not yet initialized' (802)."""
     gpus = [changed(WITH_FABRIC, healthy, broken) for healthy, broken, _ in FAULTS]
 
@@ -322,14 +322,14 @@ def test_process_name_that_looks_like_a_fault_is_ignored(tmp_path: Path) -> None
     assert driver_reports_health(evidence_of(tmp_path, [SECOND, second])).endswith("of 2 GPUs.")
 
 
-def test_healthy_fabric_does_not_prove_healthy_memory(tmp_path: Path) -> None:
+def test_gpu_report_with_only_a_healthy_fabric_raises_a_harness_error(tmp_path: Path) -> None:
     report = ONE + "GPU 00000000:65:00.0\n" + FABRIC
 
     with pytest.raises(HarnessError, match="no line about faults that the harness knows"):
         driver_reports_health(a_node(tmp_path, report, bus=ONE_ON_BUS).evidence)
 
 
-def test_warning_of_a_corrupted_inforom_is_a_fault_beside_another_or_an_unknown_value(
+def test_corrupted_inforom_is_a_fault_even_beside_other_faults_or_unknown_values(
     tmp_path: Path,
 ) -> None:
     warning = "WARNING: infoROM is corrupted at gpu 00000000:66:00.0\n"
@@ -344,7 +344,7 @@ def test_warning_of_a_corrupted_inforom_is_a_fault_beside_another_or_an_unknown_
 NO_HANDLE = "Unable to determine the device handle for GPU"
 
 
-def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_with_0(
+def test_unreachable_gpu_is_a_fault_even_if_nvidia_smi_exits_with_0(
     tmp_path: Path,
 ) -> None:
     """The report continues with the remaining GPUs."""
@@ -357,7 +357,7 @@ def test_gpu_that_nvidia_smi_cannot_reach_is_a_fault_even_if_nvidia_smi_exits_wi
             driver_reports_health(a_node(tmp_path, f"{warning}\n{HEAD}{FIRST}").evidence)
 
 
-def test_warning_that_a_gpu_cannot_be_reached_is_a_fault_even_if_the_gpu_is_not_counted(
+def test_no_devices_warning_is_a_fault_even_if_the_report_has_each_gpu_on_the_bus(
     tmp_path: Path,
 ) -> None:
     report = f"No devices were found\n{ONE}{FIRST}"
@@ -398,7 +398,7 @@ def test_gpu_that_is_not_bound_to_nvidias_driver_need_not_be_in_the_report(tmp_p
     assert driver_reports_health(a_node(tmp_path, HEAD + FIRST + SECOND, bus=bus).evidence)
 
 
-def test_field_of_another_block_is_not_a_fault(tmp_path: Path) -> None:
+def test_fault_field_in_an_unrelated_report_block_is_ignored(tmp_path: Path) -> None:
     for block in (
         "    Row Remapper\n        Volatile\n            Uncorrectable : 3\n",
         "    Remapped Rows\n        Histogram\n            Pending : Yes\n",
@@ -417,7 +417,7 @@ def test_missing_nvidia_smi_is_a_fault_unless_a_driver_is_loaded(tmp_path: Path)
         driver_reports_health(node.evidence)
 
 
-def test_health_is_unknown_if_the_report_lacks_the_count_of_gpus_or_has_another_count(
+def test_health_is_unknown_if_the_report_does_not_have_a_block_for_each_counted_gpu(
     tmp_path: Path,
 ) -> None:
     for report in (
@@ -436,7 +436,7 @@ def test_health_is_unknown_if_the_report_was_not_gathered(tmp_path: Path) -> Non
         driver_reports_health(EvidenceFolder(tmp_path).command("lspci", BUS).evidence)
 
 
-def test_all_faults_of_one_gpu_are_shown_with_its_whole_address(tmp_path: Path) -> None:
+def test_all_faults_of_a_gpu_are_reported_with_its_full_pci_address(tmp_path: Path) -> None:
     """Large machines have GPUs in several PCI domains."""
     report = ONE + GPU.format(address="0001FFFF:B1:00.0").replace(
         "Required                    : No", "Required                    : Yes"
@@ -483,7 +483,7 @@ def test_missing_values_in_the_report_do_not_hide_another_fault(tmp_path: Path) 
         assert said.startswith("3 errors of its memory")
 
 
-def test_block_of_a_report_continues_after_a_nested_block(tmp_path: Path) -> None:
+def test_fields_after_a_nested_report_block_are_still_read(tmp_path: Path) -> None:
     """Later releases have a histogram inside the block of remapped rows."""
     histogram = "        Bank Remap Availability Histogram\n            Max : 5 bank(s)\n"
     old = "        Pending                           : No\n"
@@ -502,7 +502,7 @@ def test_long_blank_text_in_the_report_does_not_delay_the_verdict(tmp_path: Path
     assert driver_reports_health(a_node(tmp_path, report).evidence)
 
 
-def test_gpu_without_the_driver_is_not_in_the_report(tmp_path: Path) -> None:
+def test_report_of_more_gpus_than_the_driver_is_bound_to_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ExpectationError,
         match=r"bound to 1 GPUs, but `nvidia-smi -q` reports 2: 00000000:65:00\.0, 00000000:66:00\.0\.",

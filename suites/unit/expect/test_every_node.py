@@ -297,7 +297,7 @@ def verdict_on(folder: EvidenceFolder, name: str) -> tuple[VerdictState, str]:
     return verdict.state, verdict.sentence
 
 
-def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
+def test_node_that_serves_gpus_meets_every_expectation(tmp_path: Path) -> None:
     """Each message has the facts that led to the verdict, so that a wrong verdict is noticed."""
     sentences = {
         verdict.expectation.name: verdict.sentence
@@ -320,7 +320,7 @@ def test_serving_node_meets_every_expectation(tmp_path: Path) -> None:
     }
 
 
-def test_unmet_or_unknown_verdict_has_the_reason(tmp_path: Path) -> None:
+def test_verdict_that_is_unmet_or_unknown_states_the_reason(tmp_path: Path) -> None:
     for number, case in enumerate((*NOT_MET, *UNKNOWN)):
         folder = tmp_path / str(number)
         state, sentence = verdict_on(case.change(a_serving_node(folder)), case.name)
@@ -338,7 +338,9 @@ def test_every_expectation_for_any_node_has_a_test_case() -> None:
     assert {case.name for case in UNKNOWN} == names
 
 
-def test_only_the_record_expectation_fails_for_a_customers_own_driver(tmp_path: Path) -> None:
+def test_node_with_a_customers_own_driver_fails_only_the_record_expectation(
+    tmp_path: Path,
+) -> None:
     """A driver that provisioning did not install has no record; the other expectations still apply."""
     folder = a_serving_node(tmp_path).without(f"files{RECORD_PATH}")
 
@@ -351,7 +353,7 @@ def test_only_the_record_expectation_fails_for_a_customers_own_driver(tmp_path: 
     assert wrong == ["record"]
 
 
-def test_record_and_module_on_disk_are_accepted_even_if_the_driver_is_not_loaded(
+def test_record_and_module_expectations_are_met_even_if_the_driver_is_not_loaded(
     tmp_path: Path,
 ) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NO_EXPECTATIONS = {"as_step", "failure", "every_node"}
 
 
-def test_expected_result_is_accepted(tmp_path: Path) -> None:
+def test_met_expectation_raises_no_error(tmp_path: Path) -> None:
     for name, case in ACCEPTED.items():
         # The error names the evidence folder, and the folder has the name of the case.
         case.judge(tmp_path / name)
@@ -33,7 +33,7 @@ def test_every_public_expectation_has_a_test_case() -> None:
         assert seen == set(expect.__all__) - of_nodes - TESTED_APART
 
 
-def test_step_that_is_looked_up_by_its_name_has_a_status_and_a_duration_and_a_detail(
+def test_step_of_returns_status_and_duration_and_detail(
     tmp_path: Path,
 ) -> None:
     step = expect.step_of(a_gpu_node(tmp_path).evidence, "install-driver")
@@ -46,7 +46,7 @@ def test_step_that_is_looked_up_by_its_name_has_a_status_and_a_duration_and_a_de
     [(REFUSED, ExpectationError), (UNDECIDED, HarnessError)],
     ids=["refusals", "gaps"],
 )
-def test_unmet_or_undecidable_expectation_raises_the_expected_error_and_message(
+def test_unmet_expectation_and_missing_evidence_raise_different_error_types(
     tmp_path: Path, cases: dict[str, Case], error: type[EvidencedError]
 ) -> None:
     for number, (name, case) in enumerate(cases.items()):

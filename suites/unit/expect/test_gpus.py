@@ -45,7 +45,7 @@ def on_bus(folder: Path, *functions: str) -> EvidenceFolder:
     return EvidenceFolder(folder).command("lspci", "".join((_HOST_BRIDGE, *functions)))
 
 
-def test_gpu_of_a_jetson_which_is_not_on_the_bus_is_unknown(tmp_path: Path) -> None:
+def test_gpu_verdict_on_a_jetson_without_pci_gpus_is_unknown(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).command("lspci", _HOST_BRIDGE)
     jetson = folder.command("uname-r", "5.15.148-tegra\n").evidence
 
@@ -105,7 +105,7 @@ def a_function(
     return f"{slot} A device [{class_code}]: A vendor [{device}] (rev a1)\n{in_use}"
 
 
-def test_each_display_controller_of_the_vendor_is_a_gpu(tmp_path: Path) -> None:
+def test_nvidia_vga_and_3d_and_display_controllers_count_as_gpus(tmp_path: Path) -> None:
     node = a_serving_node(tmp_path)
     for slot, class_code in (
         ("01:00.0", "0300"),
@@ -152,7 +152,7 @@ def test_error_shows_only_gpus_without_the_driver_and_each_wrong_driver_once(
         assert str(caught.value).count("10de:2330") == len(drivers) - drivers.count("nvidia")
 
 
-def test_only_lost_gpus_are_reported_before_a_gpu_without_the_driver(tmp_path: Path) -> None:
+def test_lost_gpus_are_reported_instead_of_a_gpu_with_another_driver(tmp_path: Path) -> None:
     lost = "".join(
         a_function(f"0{n}:00.0", driver=None).replace("rev a1", "rev ff") for n in (2, 3)
     )
@@ -166,7 +166,7 @@ def test_only_lost_gpus_are_reported_before_a_gpu_without_the_driver(tmp_path: P
         expect.gpu_bound(evidence, device="2330")
 
 
-def test_pci_ids_are_compared_in_any_notation(tmp_path: Path) -> None:
+def test_pci_id_of_a_gpu_is_accepted_in_several_notations(tmp_path: Path) -> None:
     evidence = a_serving_node(tmp_path).evidence
 
     for named in ("10DE:2330", "0x10de:0x2330", " 2330 "):
@@ -194,7 +194,9 @@ REFUSED = (
 )
 
 
-def test_refusals_are_unknown_only_if_an_unknown_message_is_about_a_gpu(tmp_path: Path) -> None:
+def test_unknown_nvrm_message_makes_refusals_unknown_only_if_it_mentions_a_gpu(
+    tmp_path: Path,
+) -> None:
     odd = "NVRM: something that no release has said yet\n"
     of_gpu = "NVRM: The NVIDIA GPU 0000:01:00.0 is in an odd mood\n"
     folder = a_serving_node(tmp_path)
@@ -210,7 +212,7 @@ def test_refusals_are_unknown_only_if_an_unknown_message_is_about_a_gpu(tmp_path
                 expect.gpus_refused(folder.evidence, *named)
 
 
-def test_refused_gpus_are_unknown_after_an_unknown_message_about_a_gpu_in_any_form(
+def test_unknown_message_about_a_gpu_in_any_wording_makes_refusals_unknown(
     tmp_path: Path,
 ) -> None:
     node = a_serving_node(tmp_path)
@@ -244,7 +246,7 @@ def without_lspci(folder: Path, config: str | None) -> Evidence:
     return made.evidence
 
 
-def test_lost_gpu_is_reported_without_lspci(tmp_path: Path) -> None:
+def test_lost_gpu_is_reported_from_its_configuration_space_without_lspci(tmp_path: Path) -> None:
     bridge = "/sys/bus/pci/devices/0000:00:00.0/config 86 80 c0 29\n"
     answering = without_lspci(tmp_path / "answering", f"{bridge}{PLACE}/config de 10 30 23\n")
     lost = without_lspci(tmp_path / "lost", f"{bridge}{PLACE}/config ff ff ff ff\n")

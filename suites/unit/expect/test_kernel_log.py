@@ -36,7 +36,7 @@ def judged(folder: Path, log: str) -> tuple[str, str]:
     return verdict.state.value, verdict.sentence
 
 
-def test_verdict_on_a_public_kernel_log_is_the_expected_verdict(tmp_path: Path) -> None:
+def test_each_public_kernel_log_gets_the_expected_verdict(tmp_path: Path) -> None:
     for log in PUBLIC_LOGS:
         state, sentence = judged(tmp_path, log.text)
 
@@ -44,11 +44,11 @@ def test_verdict_on_a_public_kernel_log_is_the_expected_verdict(tmp_path: Path) 
         assert log.words in sentence
 
 
-def test_kernel_log_of_sound_gpus_is_accepted(tmp_path: Path) -> None:
+def test_kernel_log_of_healthy_gpus_is_accepted(tmp_path: Path) -> None:
     assert judged(tmp_path, SOUND) == ("met", "The kernel log has no GPU error.")
 
 
-def test_refusal_in_an_unknown_message_makes_the_verdict_unknown(tmp_path: Path) -> None:
+def test_unknown_wording_of_a_gpu_refusal_makes_the_verdict_unknown(tmp_path: Path) -> None:
     log = (
         "[ 1.1] NVRM: The NVIDIA GPU 0001:0b:00.0 (PCI ID: 10de:2bb5)\n"
         "               NVRM: installed in this system is too good for this release.\n"
@@ -60,14 +60,14 @@ def test_refusal_in_an_unknown_message_makes_the_verdict_unknown(tmp_path: Path)
         gpus_refused(evidence)
 
 
-def test_only_a_gpu_error_decides_the_verdict_beside_an_unknown_message(tmp_path: Path) -> None:
+def test_gpu_error_makes_the_verdict_not_met_despite_an_unknown_message(tmp_path: Path) -> None:
     for number, state in ((48, "not met"), (31, "unknown")):
         log = f"[ 1.1] NVRM: Xid (PCI:0000:01:00): {number}, pid=1\n[ 1.2] {UNKNOWN}\n"
 
         assert judged(tmp_path, log)[0] == state
 
 
-def test_gpu_error_among_application_errors_is_quoted(tmp_path: Path) -> None:
+def test_gpu_error_is_quoted_instead_of_application_errors(tmp_path: Path) -> None:
     log = "".join(f"[ 1.{n}] NVRM: Xid (PCI:0000:01:00): {n}, pid=1\n" for n in (31, 48, 45))
 
     state, sentence = judged(tmp_path, log)
@@ -76,7 +76,7 @@ def test_gpu_error_among_application_errors_is_quoted(tmp_path: Path) -> None:
     assert "1 lines with an error; the last is '[ 1.48] NVRM: Xid (PCI:0000:01:00): 48" in sentence
 
 
-def test_count_of_errors_that_applications_caused_is_reported(tmp_path: Path) -> None:
+def test_log_verdict_counts_errors_that_applications_caused(tmp_path: Path) -> None:
     for numbers, words in (
         ((31, 43, 13), "except 3 that applications caused; the last is '[ 1.13]"),
         ((31, 14), "except 1 that applications caused; the last is '[ 1.31]"),
@@ -96,7 +96,7 @@ def test_last_of_two_gpu_errors_is_quoted(tmp_path: Path) -> None:
     assert "there are 2 lines with an error; the last is '[ 1.79]" in judged(tmp_path, log)[1]
 
 
-def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
+def test_verdict_quotes_the_last_unknown_log_line(tmp_path: Path) -> None:
     log = f"{SOUND}[ 1.1] {UNKNOWN}\n[ 1.2] {UNKNOWN} either\n"
 
     state, sentence = judged(tmp_path, log)
@@ -106,7 +106,7 @@ def test_last_of_two_unknown_lines_is_quoted(tmp_path: Path) -> None:
     assert f"'[ 1.2] {UNKNOWN} either'" in sentence
 
 
-def test_expected_refused_gpus_must_be_exactly_the_gpus_that_the_driver_refused(
+def test_gpus_refused_requires_exactly_the_gpus_that_the_driver_refused(
     tmp_path: Path,
 ) -> None:
     log = "".join(
@@ -124,7 +124,7 @@ def test_expected_refused_gpus_must_be_exactly_the_gpus_that_the_driver_refused(
     assert "does not support ['2bb1', '2bb5']." in judged(tmp_path, f"{log}{UNKNOWN}\n")[1]
 
 
-def test_error_quotes_a_cause_and_not_its_consequences(tmp_path: Path) -> None:
+def test_error_quotes_the_invalid_bar_instead_of_the_failed_probe(tmp_path: Path) -> None:
     log = (
         "[ 5.0] NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
         "               NVRM: BAR1 is 0M @ 0x0 (PCI:0000:05:00.0)\n"

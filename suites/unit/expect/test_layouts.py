@@ -157,7 +157,9 @@ LAYOUTS: Mapping[str, Layout] = {
 }
 
 
-def test_working_node_of_each_layout_gets_its_expected_verdicts(tmp_path: Path) -> None:
+def test_working_node_of_each_installation_layout_gets_the_expected_verdicts(
+    tmp_path: Path,
+) -> None:
     for number, (name, layout) in enumerate(LAYOUTS.items()):
         verdicts = judge_node(layout.write(a_serving_node(tmp_path / str(number))).evidence)
 
@@ -174,7 +176,7 @@ def test_working_node_of_each_layout_gets_its_expected_verdicts(tmp_path: Path) 
         assert "If this is intended, ignore this result" in record.sentence
 
 
-def test_programs_in_a_container_are_accepted_only_if_all_are_there_and_a_driver_is_loaded(
+def test_driver_programs_in_a_container_require_both_programs_and_a_loaded_driver(
     tmp_path: Path,
 ) -> None:
     layout = LAYOUTS["operator's container"]
@@ -190,7 +192,7 @@ def test_programs_in_a_container_are_accepted_only_if_all_are_there_and_a_driver
     assert state_of(unloaded, "module") is NOT_MET
 
 
-def test_module_nvidia_current_of_debians_packages_changes_the_verdict_on_the_module(
+def test_modinfo_of_nvidia_current_decides_the_module_verdict_for_debian_packages(
     tmp_path: Path,
 ) -> None:
     layout = LAYOUTS["Debian's packages"]
@@ -205,7 +207,9 @@ def test_module_nvidia_current_of_debians_packages_changes_the_verdict_on_the_mo
     assert state_of(folder, "module") is UNKNOWN
 
 
-def test_module_of_another_kernel_is_accepted_only_as_a_weak_module(tmp_path: Path) -> None:
+def test_module_of_another_kernel_is_accepted_only_as_a_weak_module_with_modversions(
+    tmp_path: Path,
+) -> None:
     """A kernel without `modversions` refuses modules of other kernels, also weak modules."""
     folder = a_serving_node(tmp_path)
     for words, other in (("weak-updates/", "extra/"), (" modversions", "")):
@@ -213,7 +217,9 @@ def test_module_of_another_kernel_is_accepted_only_as_a_weak_module(tmp_path: Pa
         assert state_of(folder, "module") is NOT_MET, words
 
 
-def test_cdi_spec_for_a_resource_claim_need_not_offer_each_gpu(tmp_path: Path) -> None:
+def test_cdi_spec_of_a_resource_claim_may_offer_fewer_gpus_than_the_node_has(
+    tmp_path: Path,
+) -> None:
     folder = a_serving_node(tmp_path).without("files/run/cdi/nvidia.yaml")
     folder.more_paths("c 666 0 1.0 /dev/nvidia1")
     for kind, state in (("k8s.gpu.nvidia.com/claim", MET), ("k8s.gpu.nvidia.com/device", NOT_MET)):
@@ -235,7 +241,7 @@ def test_only_known_variants_of_the_nvidia_runtime_are_accepted(tmp_path: Path) 
         assert state_of(folder.command("containerd-config", dump), "runtime") is state, program
 
 
-def test_another_pod_runtime_makes_the_verdict_unknown_only_if_that_runtime_runs(
+def test_runtime_verdict_is_unknown_only_if_another_pod_runtime_is_active(
     tmp_path: Path,
 ) -> None:
     folder = a_serving_node(tmp_path).command("containerd-config", "not found\n", 127)

@@ -105,9 +105,7 @@ def test_more_or_fewer_gpus_than_expected_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment", ["", "0001:"])
-def test_virtual_functions_of_a_host_of_virtual_gpus_are_not_its_gpus(
-    tmp_path: Path, segment: str
-) -> None:
+def test_virtual_functions_are_not_counted_as_gpus(tmp_path: Path, segment: str) -> None:
     """Virtual functions have the ids and the driver of their GPU, and no device nodes."""
     virtual = a_function(0).replace("01:00.0", "01:00.4")
     functions = f"{segment}{a_function(0)}{segment}{virtual}"
@@ -159,7 +157,7 @@ def test_last_gpu_with_another_model_name_is_refused(tmp_path: Path) -> None:
         assert refusing(folder, judge_gpus(2)) == {"driver_names_gpus"}
 
 
-def test_single_gpu_among_nvlink_switches_is_found(tmp_path: Path) -> None:
+def test_gpu_is_found_among_nvlink_switches(tmp_path: Path) -> None:
     bridges = "".join(
         f"{number:02x}:00.0 Bridge [0680]: NVIDIA Corporation GH100 [10de:22a3]\n"
         for number in range(4)
@@ -189,7 +187,7 @@ def test_last_gpu_whose_configuration_space_is_all_ones_is_refused(tmp_path: Pat
             expect.every_gpu_driven(folder.evidence)
 
 
-def test_refusal_of_one_of_two_equal_gpus_is_not_a_refusal_of_the_second_gpu(
+def test_refusal_of_one_gpu_does_not_count_for_a_second_gpu_of_the_same_model(
     tmp_path: Path,
 ) -> None:
     log = load_recording("dmesg/2.38.1-nvidia-refusal").text
@@ -281,7 +279,7 @@ def test_other_dkms_package_of_the_same_version_is_not_the_driver(tmp_path: Path
     expect.no_driver_artefact(folder.modules().paths().evidence)
 
 
-def test_module_of_a_kernel_with_a_similar_name_is_not_the_kernels_own(tmp_path: Path) -> None:
+def test_module_of_a_kernel_with_a_similar_name_is_ignored(tmp_path: Path) -> None:
     folder = a_node(tmp_path, kernel=LONG)
 
     expect.no_module_for(folder.evidence, SHORT)
@@ -364,7 +362,7 @@ OTHER_KERNELS: dict[str, tuple[Callable[[EvidenceFolder, str, str], object], set
 }
 
 
-def test_another_kernel_in_one_source_of_evidence_is_refused(tmp_path: Path) -> None:
+def test_node_is_refused_if_one_source_of_evidence_names_another_kernel(tmp_path: Path) -> None:
     assert refusing(a_node(tmp_path), judge_driver(SHORT, OLD)) == set()
     for kernel, other in ((SHORT, LONG), (LONG, SHORT)):
         for source, (change, refused) in OTHER_KERNELS.items():
@@ -402,7 +400,9 @@ OTHER_VERSIONS: dict[str, tuple[Callable[[EvidenceFolder, str], object], set[str
 }
 
 
-def test_another_driver_version_in_one_source_of_evidence_is_refused(tmp_path: Path) -> None:
+def test_node_is_refused_if_one_source_of_evidence_names_another_driver_version(
+    tmp_path: Path,
+) -> None:
     for version, other in ((OLD, NEW), (NEW, OLD)):
         for source, (change, refused) in OTHER_VERSIONS.items():
             folder = a_node(tmp_path, version=version)
@@ -425,7 +425,7 @@ def test_file_with_a_similar_name_is_not_the_module(tmp_path: Path) -> None:
             judge(folder.evidence, SHORT)
 
 
-def test_module_of_another_package_may_be_of_any_age(tmp_path: Path) -> None:
+def test_build_time_of_a_module_from_another_package_is_ignored(tmp_path: Path) -> None:
     folder = a_node(tmp_path)
     others = (f"{FOLDER}/nvidia-fs.ko", f"{FOLDER}/nvidia-current.ko.xz")
     for judge, driver, other in (
@@ -466,7 +466,7 @@ def test_each_loaded_module_of_the_driver_is_an_artefact(tmp_path: Path) -> None
                 judge(evidence)
 
 
-def test_kernels_own_module_with_a_similar_name_is_not_the_driver(tmp_path: Path) -> None:
+def test_kernel_module_with_a_name_similar_to_nvidia_is_not_the_driver(tmp_path: Path) -> None:
     names = ("nvidia_wmi_ec_backlight", "nvidiafb", "i2c_nvidia_gpu")
     evidence = a_stripped_node(tmp_path).modules(*names).evidence
 
@@ -541,7 +541,7 @@ def test_failed_unit_with_a_similar_name_is_not_a_gpu_service(tmp_path: Path) ->
     expect.gpu_services_up(folder.command("units", RUNNING + rows).evidence)
 
 
-def test_unit_that_starts_or_is_masked_has_not_failed(tmp_path: Path) -> None:
+def test_starting_or_masked_unit_does_not_count_as_failed(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for row in (
         "kubelet.service loaded activating start K\n",
@@ -572,7 +572,7 @@ FAILED_KUBELET = {
 }
 
 
-def test_failed_gpu_service_is_found_in_each_form_of_its_listing(tmp_path: Path) -> None:
+def test_failed_gpu_service_is_found_in_each_listing_of_systemd_units(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for name, listings in FAILED_KUBELET.items():
         folder.command("failed-units", "")
@@ -630,7 +630,7 @@ def _spec_without_device_nodes(kind: str, *names: str) -> str:
     return json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices})
 
 
-def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path) -> None:
+def test_cdi_spec_of_any_nvidia_kind_offers_gpus(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path)
     for kind in (
         "k8s.device-plugin.nvidia.com/gpu",
@@ -650,7 +650,7 @@ def test_cdi_spec_of_each_nvidia_kind_offers_gpus(tmp_path: Path) -> None:
         '{"devices": [], "kind": "vendor.example/nic"}',
     ],
 )
-def test_broken_spec_of_another_vendor_is_named_and_is_not_the_gpus(
+def test_broken_cdi_spec_of_another_vendor_is_mentioned_but_does_not_fail_the_verdict(
     tmp_path: Path, spec: str
 ) -> None:
     folder = a_serving_node(tmp_path).file("/etc/cdi/nic.yaml", spec)
@@ -829,7 +829,7 @@ def test_similar_prebake_line_is_refused(tmp_path: Path) -> None:
         expect.prebake_line(evidence, event="decision", action="install", reason="kernel")
 
 
-def test_step_and_event_with_a_similar_name_are_refused(tmp_path: Path) -> None:
+def test_step_or_event_with_a_similar_name_is_not_accepted(tmp_path: Path) -> None:
     steps = [{"name": "install-driver-2", "status": "failed", "duration_s": 1, "detail": None}]
     evidence = a_serving_node(tmp_path).outcome(steps=steps).event("2", "AKS.CSE.xy").evidence
 
@@ -840,7 +840,7 @@ def test_step_and_event_with_a_similar_name_are_refused(tmp_path: Path) -> None:
         expect.events_recorded(evidence, "AKS.CSE.xy", "AKS.CSE.x")
 
 
-def test_run_that_ended_with_a_merely_similar_error_does_not_meet_the_expectation(
+def test_run_ended_at_refuses_an_error_that_only_resembles_the_failed_step(
     tmp_path: Path,
 ) -> None:
     steps = [{"name": "install-driver", "status": "failed", "duration_s": 1, "detail": None}]

@@ -195,7 +195,7 @@ REPORTS = (
 )
 
 
-def test_verdict_on_the_node_of_a_public_report_is_the_expected_verdict(tmp_path: Path) -> None:
+def test_node_of_each_public_report_gets_the_expected_verdict(tmp_path: Path) -> None:
     for number, report in enumerate(REPORTS):
         folder = report.change(a_serving_node(tmp_path / str(number)))
 

@@ -55,7 +55,7 @@ def a_recorded_node(folder: Path, card: str) -> EvidenceFolder:
 
 
 @each_card
-def test_healthy_recorded_node_is_read_and_shows_no_fault(tmp_path: Path, card: str) -> None:
+def test_healthy_recorded_gpu_node_meets_the_expectations(tmp_path: Path, card: str) -> None:
     """The module logs a cleared interrupt and a deprecated mode, which are no faults."""
     node = a_recorded_node(tmp_path, card)
     evidence = node.evidence
@@ -73,7 +73,7 @@ def test_healthy_recorded_node_is_read_and_shows_no_fault(tmp_path: Path, card: 
     assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 1 GPUs."
 
 
-def test_provisioning_reads_the_version_of_the_loaded_driver(tmp_path: Path) -> None:
+def test_resident_driver_version_is_read_from_a_recorded_proc_file(tmp_path: Path) -> None:
     proc = tmp_path / "proc/driver/nvidia"
     proc.mkdir(parents=True)
     (proc / "version").write_text(recorded("nvidia-module", "version"))

@@ -61,7 +61,7 @@ def test_pause_is_measured_from_the_end_of_a_try_to_the_start_of_the_next_try() 
         expect.pulls_paused(a_log((1, 2, 500), (6.5, 8, 500), (13, 14, 500), (20, 21, 200)), 5)
 
 
-def test_pull_is_refused_if_one_of_its_requests_got_another_status_than_expected() -> None:
+def test_pull_is_refused_if_any_of_its_requests_got_an_unexpected_status() -> None:
     for first, second in ((500, 200), (200, 500), (200, None)):
         log = with_request(a_log((1, 2, first)), 3, 4, second)
 
@@ -73,7 +73,7 @@ def test_pull_is_refused_if_one_of_its_requests_got_another_status_than_expected
     expect.pull_answered(with_request(a_log((1, 2, 200)), 3, 4, 200), 1, status=200)
 
 
-def test_only_the_status_of_the_pull_with_the_given_number_is_checked() -> None:
+def test_pull_answered_checks_only_the_pull_with_the_given_number() -> None:
     log = a_log((1, 2, 200), (7, 8, 429), (13, 14, 500))
 
     for number, status in ((1, 200), (2, 429), (3, 500)):
@@ -85,7 +85,7 @@ def test_only_the_status_of_the_pull_with_the_given_number_is_checked() -> None:
             expect.pull_answered(log, number, status=status)
 
 
-def test_pause_begins_with_the_end_of_the_last_request_of_a_pull() -> None:
+def test_pause_between_pulls_starts_at_the_end_of_the_last_request() -> None:
     log = with_request(a_log((1, 2, 200)), 3, 4, 500)
     request, _ = log.began(log.connected(), "HEAD", "mcr.microsoft.com", TAG, is_first=True)
     request.started_s, request.ended_s, request.status = 8, 9, 200

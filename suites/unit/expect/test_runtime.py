@@ -22,7 +22,7 @@ def spec_with(kind: str, *nodes: str) -> str:
     )
 
 
-def test_missing_gpu_device_node_is_reported_if_the_spec_offers_the_gpu_to_no_pod(
+def test_gpu_device_node_is_missing_if_only_specs_that_no_pod_uses_list_the_node(
     tmp_path: Path,
 ) -> None:
     folder = a_serving_node(tmp_path).more_paths("c 666 0 1.0 /dev/nvidia1")
@@ -72,7 +72,7 @@ def test_cdi_spec_of_an_earlier_driver_is_refused(tmp_path: Path) -> None:
     assert expect.cdi_offers_gpus(folder.evidence)
 
 
-def test_cdi_spec_of_an_earlier_driver_may_be_overridden_by_a_later_folder(tmp_path: Path) -> None:
+def test_newer_cdi_spec_in_run_cdi_overrides_an_old_spec_in_etc_cdi(tmp_path: Path) -> None:
     folder = a_serving_node(tmp_path).file("/etc/cdi/x.json", spec_of_driver("535.54.03"))
 
     assert expect.cdi_offers_gpus(folder.evidence)
@@ -97,7 +97,9 @@ def test_nvidia_runtime_without_a_type_is_refused_if_another_runtime_has_a_type(
     assert expect.runtime_hands_out_gpus(folder.command("containerd-config", head + tail).evidence)
 
 
-def test_nvidia_runtime_is_accepted_as_the_last_of_the_runtimes(tmp_path: Path) -> None:
+def test_nvidia_runtime_may_be_the_last_runtime_in_the_containerd_configuration(
+    tmp_path: Path,
+) -> None:
     dump = CONTAINERD_CONFIG.replace('"/usr/bin/nvidia-container-runtime"', '"/usr/bin/runc"')
     dump = dump.replace('BinaryName = ""', 'BinaryName = "nvidia-container-runtime"')
 

@@ -85,7 +85,7 @@ def test_file_with_other_content_of_the_same_size_is_refused() -> None:
     assert f"sha256 {'a' * 16} -> {'b' * 16}" in message
 
 
-def test_file_is_compared_by_identity_if_only_one_state_has_its_checksum() -> None:
+def test_files_are_compared_without_checksum_if_only_one_state_has_a_checksum() -> None:
     before = a_file(sha256="a" * 64)
 
     expect.unchanged(a_state({TOOL: before}), a_state({TOOL: before._replace(sha256=None)}))
@@ -94,7 +94,7 @@ def test_file_is_compared_by_identity_if_only_one_state_has_its_checksum() -> No
     assert "sha256" not in message
 
 
-def test_file_that_changed_less_than_1_s_ago_may_differ_despite_an_equal_identity() -> None:
+def test_file_changed_in_the_last_second_counts_as_changed_despite_equal_identity() -> None:
     """Two changes within one tick of the clock have the same ctime."""
     changed_ns = TAKEN_NS - 999_999_999
     recent = a_file(identity=FileIdentity("disk", 12, changed_ns, changed_ns))
@@ -117,7 +117,7 @@ def test_every_field_of_a_file_identity_is_compared() -> None:
         assert TOOL in difference(a_state({TOOL: a_file()}), a_state({TOOL: after}))
 
 
-def test_every_kind_of_change_is_refused_and_can_be_allowed() -> None:
+def test_each_kind_of_change_is_refused_unless_it_is_allowed() -> None:
     for kind in set(StateKind) - {StateKind.PATHS}:
         before = a_state(items={kind: {"one": {"key": "a"}, "two": {}}})
         after = a_state(items={kind: {"one": {"key": "b"}, "three": {}}})
@@ -159,7 +159,7 @@ def test_string_in_place_of_a_list_of_patterns_is_refused() -> None:
         AllowedChanges(paths="/opt/*")
 
 
-def test_unknown_part_raises_an_error_unless_all_its_changes_are_allowed() -> None:
+def test_unknown_part_of_a_state_raises_an_error_unless_its_changes_are_allowed() -> None:
     unknown = a_state(None, None, Unknown(StateKind.IMAGES, "*", "containerd does not answer"))
 
     for states in ((unknown, a_state()), (a_state(), unknown)):
@@ -170,7 +170,7 @@ def test_unknown_part_raises_an_error_unless_all_its_changes_are_allowed() -> No
         expect.unchanged(*states, allow=AllowedChanges(images=["*"]))
 
 
-def test_two_unknown_parts_are_not_equal() -> None:
+def test_states_with_the_same_unknown_part_do_not_count_as_equal() -> None:
     state = a_state(None, None, Unknown(StateKind.PATHS, "/srv", "Permission denied"))
 
     with pytest.raises(HarnessError, match="path /srv: Permission denied"):
@@ -178,7 +178,7 @@ def test_two_unknown_parts_are_not_equal() -> None:
     expect.unchanged(state, state, allow=AllowedChanges(paths=["/srv*"]))
 
 
-def test_message_shows_40_lines_and_the_difference_file_has_all_lines(tmp_path: Path) -> None:
+def test_error_shows_40_difference_lines_and_the_difference_file_has_all(tmp_path: Path) -> None:
     paths = {f"/opt/{number:03}": a_file() for number in range(50)}
     packages = {StateKind.PACKAGES: {f"p{number:02}": {"version": "1"} for number in range(20)}}
     after = a_state(paths, packages, folder=tmp_path / "states")
@@ -219,7 +219,7 @@ def test_message_mentions_each_node_and_the_folder_of_the_later_state(tmp_path: 
     assert not earlier.exists()
 
 
-def test_unknown_parts_are_shown_with_both_nodes_and_are_not_a_difference(
+def test_unknown_parts_raise_a_harness_error_that_names_both_nodes(
     tmp_path: Path,
 ) -> None:
     parts = [Unknown(StateKind.PATHS, f"/srv/{number:02}", "closed") for number in range(41)]
@@ -237,7 +237,7 @@ def test_unknown_parts_are_shown_with_both_nodes_and_are_not_a_difference(
     )
 
 
-def test_part_that_may_differ_does_not_hide_an_unknown_part() -> None:
+def test_allowed_changes_of_one_part_do_not_hide_another_unknown_part() -> None:
     unknown = (
         Unknown(StateKind.IMAGES, "*", "containerd does not answer"),
         Unknown(StateKind.UNITS, "*", "systemd does not answer"),

@@ -51,7 +51,9 @@ def evidence(folder: Path, *units: str, jobs: str = "") -> Evidence:
     )
 
 
-def test_unit_must_be_ready_before_the_other_unit_starts(tmp_path: Path) -> None:
+def test_unit_ready_before_refuses_a_unit_that_was_ready_after_the_other_unit_started(
+    tmp_path: Path,
+) -> None:
     seen = evidence(tmp_path, unit(PLUGIN, 100, 200), unit(KUBELET, 201, 300))
     expect.unit_ready_before(seen, PLUGIN, KUBELET)
 
@@ -69,7 +71,9 @@ def test_start_order_of_units_without_a_timestamp_is_unknown(tmp_path: Path) -> 
             expect.unit_ready_before(evidence(tmp_path, first, then), PLUGIN, KUBELET)
 
 
-def test_unit_that_was_ready_later_or_is_still_starting_was_not_awaited(tmp_path: Path) -> None:
+def test_unit_not_awaited_accepts_a_unit_that_was_ready_later_or_is_still_starting(
+    tmp_path: Path,
+) -> None:
     for dcgm in (
         unit(DCGM, 100, 301),
         unit(DCGM, 300, 301),
@@ -81,7 +85,7 @@ def test_unit_that_was_ready_later_or_is_still_starting_was_not_awaited(tmp_path
         expect.unit_not_awaited(seen, DCGM, by=KUBELET)
 
 
-def test_expectation_unit_not_awaited_refuses_a_unit_that_was_ready_before_the_other_unit(
+def test_unit_not_awaited_refuses_a_unit_that_was_ready_before_the_other_unit(
     tmp_path: Path,
 ) -> None:
     for ready in (150, 300):
@@ -93,7 +97,7 @@ def test_expectation_unit_not_awaited_refuses_a_unit_that_was_ready_before_the_o
             expect.unit_not_awaited(seen, DCGM, by=KUBELET)
 
 
-def test_verdict_on_an_unawaited_unit_is_unknown_if_a_start_is_missing_or_too_late(
+def test_unit_not_awaited_is_unknown_if_a_start_is_missing_or_too_late(
     tmp_path: Path,
 ) -> None:
     ready = unit(KUBELET, 200, 300)
@@ -117,7 +121,7 @@ def test_state_of_a_unit_that_was_not_gathered_is_unknown(tmp_path: Path) -> Non
         expect.unit_runs(EvidenceFolder(tmp_path / "empty").evidence, PLUGIN, "x")
 
 
-def test_job_of_another_kind_than_the_expected_kind_is_refused(tmp_path: Path) -> None:
+def test_unit_job_refuses_a_job_of_another_kind(tmp_path: Path) -> None:
     seen = evidence(tmp_path, jobs="7 dcgm.service start running\n")
 
     expect.unit_job(seen, DCGM, "start")
@@ -129,7 +133,7 @@ def test_job_of_another_kind_than_the_expected_kind_is_refused(tmp_path: Path) -
         expect.unit_job(evidence(tmp_path), DCGM, "start")
 
 
-def test_unit_file_in_another_enablement_state_than_expected_is_refused(tmp_path: Path) -> None:
+def test_unit_enablement_refuses_another_enablement_state(tmp_path: Path) -> None:
     for state in ("masked", "enabled-runtime", ""):
         seen = evidence(tmp_path, unit(DCGM, enablement=state))
 
@@ -168,7 +172,7 @@ def test_unloaded_unit_is_inactive_only_if_its_unit_file_exists(tmp_path: Path) 
         expect.unit_state(folder.evidence, KUBELET, active="inactive")
 
 
-def test_only_the_timestamps_of_the_given_units_are_compared(tmp_path: Path) -> None:
+def test_unit_ready_before_compares_only_units_with_the_exact_names(tmp_path: Path) -> None:
     names = ("dcgm.service", "dcgm@1.service", "dcgm@11.service")
     shown = [unit(name, 100 * n + 100, 100 * n + 150) for n, name in enumerate(names)]
     seen = evidence(tmp_path, *reversed(shown))
@@ -224,7 +228,7 @@ def test_jobs_of_other_units_are_ignored(tmp_path: Path) -> None:
                 expect.unit_job(seen, name, kind)
 
 
-def test_state_of_a_listed_unit_comes_from_the_list(tmp_path: Path) -> None:
+def test_unit_state_prefers_the_list_of_units_to_systemctl_show(tmp_path: Path) -> None:
     """The output of `systemctl show` is used only for a unit that is not in the list."""
     folder = EvidenceFolder(tmp_path).command("units", f"{KUBELET} loaded activating x K\n")
     folder.command(SHOWN_UNITS, unit(KUBELET, active="inactive"))

@@ -196,7 +196,7 @@ def test_unreadable_path_makes_dependent_results_unknown(tmp_path: Path) -> None
     assert known == []
 
 
-def test_missing_evidence_that_an_expectation_does_not_need_makes_no_difference(
+def test_result_is_known_even_if_evidence_that_is_not_needed_is_missing(
     tmp_path: Path,
 ) -> None:
     unknown = []
@@ -251,7 +251,7 @@ def known_without_an_answer(
     return known
 
 
-def test_command_without_an_answer_makes_dependent_results_unknown(tmp_path: Path) -> None:
+def test_result_is_unknown_if_a_needed_command_fails_or_was_not_run(tmp_path: Path) -> None:
     fails = {
         "timed out": times_out_after_it_printed_everything,
         "not started": prints("timeout: failed to run command: Permission denied\n", 126),
@@ -296,7 +296,7 @@ def test_evidence_that_was_not_gathered_makes_the_result_unknown(tmp_path: Path)
     assert known_of_answer == {"module_built_for", "no_module_for"}
 
 
-def test_missing_file_is_unknown_if_only_the_host_gathered_evidence(tmp_path: Path) -> None:
+def test_missing_file_is_unknown_without_evidence_from_the_guest(tmp_path: Path) -> None:
     evidence = EvidenceFolder(tmp_path).trace().evidence
 
     with pytest.raises(HarnessError, match="of the guest is not complete, so an item"):
@@ -315,7 +315,7 @@ def test_missing_line_is_unknown_if_the_log_is_truncated(
         expect.prebake_line(evidence, event="teardown")
 
 
-def test_unreadable_folders_make_verdicts_unknown_and_not_unmet(tmp_path: Path) -> None:
+def test_unreadable_folders_make_verdicts_unknown_instead_of_unmet(tmp_path: Path) -> None:
     places = ("/usr/bin", "/lib/modules", "/var/lib/dkms", "/opt/azure")
     folder = close(a_serving_node(tmp_path / "serving"), *places)
     # A shell without permission for /usr/bin does not find the program either.

@@ -68,7 +68,7 @@ def test_regression_needs_a_small_p_value_and_an_interval_above_1() -> None:
         assert compared.verdict() == ("REGRESSION" if is_regression else "no change beyond noise")
 
 
-def test_few_samples_show_no_regression() -> None:
+def test_too_few_samples_never_count_as_a_regression() -> None:
     compared = compare(_with([4.0, 4.1]), _with([40.0, 41.0]))
 
     assert compared.regressions == []
@@ -112,7 +112,7 @@ def test_comparison_lists_groups_that_only_one_run_has() -> None:
     assert compared.only_in == (("the second run", "scale-up, precompiled-near"),)
 
 
-def test_wait_that_is_not_a_valid_time_is_refused() -> None:
+def test_compare_refuses_a_wait_that_is_nan_or_infinite_or_zero() -> None:
     """NaN would be ranked below all numbers and look like a change."""
     for wait in (math.nan, math.inf, 0.0):
         with pytest.raises(BadInputError, match=r"the second run: .* has a wait of"):

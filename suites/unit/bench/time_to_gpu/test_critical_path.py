@@ -42,9 +42,7 @@ def test_wait_continues_if_a_restart_of_the_kubelet_cleared_the_capacity() -> No
     assert moments_of(events[:-1]) is None
 
 
-def test_wait_ends_at_the_last_return_of_the_capacity_after_the_last_start_of_the_kubelet() -> (
-    None
-):
+def test_wait_ends_when_the_capacity_last_returns_after_the_last_kubelet_start() -> None:
     begin = events_of(("kubelet-started", 5.0), ("node-ready", 10.0), ("mark", 11.0))
     disappeared = events_of(
         *(("capacity", 20.0, 1), ("capacity", 21.0, 0), ("capacity", 24.0, 1)),
@@ -61,18 +59,18 @@ def test_wait_ends_at_the_last_return_of_the_capacity_after_the_last_start_of_th
         assert (moments.capacity_s, moments.allocated_s) == (capacity_s, allocated_s)
 
 
-def test_wait_is_not_over_before_the_provisioner_has_ended() -> None:
+def test_moments_are_none_until_the_provisioner_has_ended() -> None:
     events = events_of(("node-ready", 10.0), ("capacity", 20.0, 1), ("allocated", 20.1))
 
     assert moments_of(events) is None
 
 
-def test_failure_in_the_guest_ends_the_wait() -> None:
+def test_error_event_from_the_guest_ends_the_wait_with_a_harness_error() -> None:
     with pytest.raises(HarnessError, match="failed in the guest"):
         moments_of(events_of(("node-ready", 1.0), ("error", 2.0)))
 
 
-def test_measurement_is_refused_if_a_gpu_was_allocated_before_a_capacity_appeared() -> None:
+def test_gpu_allocation_before_any_gpu_capacity_is_an_error() -> None:
     """The events may be out of order."""
     begin = events_of(("node-ready", 1.0), ("mark", 2.0))
 
@@ -92,7 +90,7 @@ def _events_of_a_refusal(name: str) -> list[dict[str, object]]:
     return events
 
 
-def test_gpu_that_the_driver_cannot_open_is_an_error_of_the_node() -> None:
+def test_open_error_of_the_gpu_device_raises_an_expectation_error() -> None:
     with pytest.raises(ExpectationError, match=r"'/dev/nvidia0'.*answered EIO"):
         moments_of(_events_of_a_refusal("EIO"))
     with pytest.raises(ExpectationError, match="answered ENXIO"):
@@ -150,7 +148,7 @@ def test_steps_without_timestamps_are_placed_one_after_the_other() -> None:
     ]
 
 
-def test_time_after_the_last_step_is_not_counted_as_a_gap_if_one_step_has_a_timestamp() -> None:
+def test_gap_excludes_the_time_after_the_last_step_if_one_step_has_a_timestamp() -> None:
     steps = [
         TimedStep(name="one", start_s=1.0, duration_s=2.0),
         TimedStep(name="two", duration_s=3.0),

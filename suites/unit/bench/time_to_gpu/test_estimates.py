@@ -33,7 +33,7 @@ def test_interval_of_the_median_of_nine_samples_excludes_the_smallest_and_the_la
 
 
 @pytest.mark.usefixtures("few_resamples")
-def test_interval_of_a_ratio_of_constants_has_no_width() -> None:
+def test_ratio_of_constant_samples_has_an_interval_of_zero_width() -> None:
     found = ratio_of([5.0] * 4, [20.0] * 6)
 
     assert found == Estimate(value=0.25, low=0.25, high=0.25, n=4)
@@ -50,20 +50,20 @@ def test_shift_ratio_is_the_median_of_the_ratios_of_all_pairs() -> None:
     assert shift_ratio_of([1.0, 2.0], [2.0, 6.0]).value == 2.5
 
 
-def test_quantile_is_one_of_the_samples() -> None:
+def test_quantile_returns_a_sample_without_interpolation() -> None:
     samples = [5.0, 3.0, 1.0, 2.0, 4.0]
     quantiles = {0.0: 1.0, 0.2: 1.0, 0.21: 2.0, 0.95: 5.0, 1.0: 5.0}
 
     assert {share: quantile(samples, share) for share in quantiles} == quantiles
 
 
-def test_interval_of_few_samples_has_less_confidence() -> None:
+def test_reached_confidence_is_lower_for_fewer_samples() -> None:
     confidences = {1: 0.0, 3: 0.75, 5: 0.9375, 9: 0.95}
 
     assert {n: reached_confidence(n) for n in confidences} == confidences
 
 
-def test_estimate_without_samples_and_ratio_to_a_time_of_zero_are_refused() -> None:
+def test_median_of_no_samples_and_ratio_to_zero_are_refused() -> None:
     with pytest.raises(ValueError, match="without samples"):
         median_of([])
     with pytest.raises(ValueError, match="greater than 0"):

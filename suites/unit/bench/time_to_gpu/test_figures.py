@@ -57,7 +57,7 @@ def test_unmeasured_values_are_null_in_the_json_document() -> None:
     assert document["savings"] == {}
 
 
-def test_run_without_a_build_has_no_advice_in_multiples_of_the_build() -> None:
+def test_report_without_a_measured_build_has_no_advice() -> None:
     figures = figures_of(benchmark({(Experiment.SCALE_UP, Mode.PREBAKED.value): PREBAKED}))
 
     assert to_document(figures)["advice"] == {}
@@ -82,7 +82,7 @@ def test_compilation_share_is_the_compilation_time_divided_by_the_wait() -> None
     assert found.compile_share is None
 
 
-def test_saving_is_claimed_if_enough_samples_show_it() -> None:
+def test_saving_is_claimed_only_if_at_least_five_samples_show_it() -> None:
     for trimmed, without, verdict in (
         # 10 s without the trim and 8 s with it are a fifth of the wait.
         ([8.0, 8.1, 7.9, 8.0, 8.0], [10.0, 10.1, 9.9, 10.0, 10.0], "saves 20.0 %"),
@@ -96,7 +96,7 @@ def test_saving_is_claimed_if_enough_samples_show_it() -> None:
         assert saving.is_claimed == verdict.startswith("saves"), trimmed
 
 
-def test_few_samples_support_no_claim() -> None:
+def test_conclusion_from_fewer_than_five_samples_makes_no_claim() -> None:
     figures = figures_of(
         benchmark(
             {
@@ -109,7 +109,7 @@ def test_few_samples_support_no_claim() -> None:
     assert "no claim, since a claim needs 5 samples" in conclusions(figures)[0]
 
 
-def test_conclusion_of_equal_waits_shows_no_difference() -> None:
+def test_conclusion_for_equal_waits_says_that_no_difference_is_shown() -> None:
     figures = figures_of(
         benchmark(
             {
@@ -122,7 +122,7 @@ def test_conclusion_of_equal_waits_shows_no_difference() -> None:
     assert "no difference from the build at boot is shown" in conclusions(figures)[0]
 
 
-def test_conclusions_give_the_number_of_differences_that_each_kind_of_teardown_leaves() -> None:
+def test_conclusions_count_the_differences_that_each_teardown_leaves() -> None:
     figures = figures_of(
         benchmark(
             teardowns={"fast": [1.0] * 5, "dkms-remove": [4.0] * 5},

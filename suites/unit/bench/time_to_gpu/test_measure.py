@@ -41,7 +41,7 @@ def kinds(plan: Plan) -> list[str]:
     return [task.kind for task in tasks_of(cast("Fleet", object()), plan)]
 
 
-def test_each_round_has_all_variants_that_need_another_sample() -> None:
+def test_each_round_repeats_only_the_variants_that_still_need_samples() -> None:
     plan = Plan(
         scale_ups=2,
         resets=1,
@@ -66,14 +66,14 @@ def test_each_round_has_all_variants_that_need_another_sample() -> None:
     assert kinds(unjudged) == ["teardown, fast", "teardown, dkms-remove"] * 2
 
 
-def test_only_a_compilation_within_the_wait_is_timed() -> None:
+def test_compilation_that_began_before_the_wait_is_not_timed() -> None:
     assert _compilation(["5001.0", "5031.5"], MOMENTS) == 30.5
     assert _compilation(["4000.0", "4100.0", "5001.0", "5031.5"], MOMENTS) == 30.5
     assert _compilation(["4990.0", "5031.5"], MOMENTS) is None
     assert _compilation([], MOMENTS) is None
 
 
-def test_each_unit_that_was_started_during_the_wait_is_listed_once_with_its_times() -> None:
+def test_units_started_during_the_wait_are_listed_in_order_of_their_start() -> None:
     blocks = [
         f"Id={name}.service\nNames={names}\nLoadState=loaded\nActiveState=active\n"
         f"UnitFileState=enabled\nInactiveExitTimestampMonotonic={started}\n"
@@ -138,7 +138,7 @@ def result_of(
     )
 
 
-def test_fresh_node_gives_one_sample_and_its_policy_reset_gives_another_sample(
+def test_scale_up_with_a_policy_reset_returns_two_samples(
     tmp_path: Path,
 ) -> None:
     """Each sample has its own events. The capacity counts as cleared until it appears again."""
@@ -188,7 +188,7 @@ def test_steps_of_a_log_become_segments_in_the_order_of_the_log(tmp_path: Path) 
     assert nodes.requests[0].provisioner is mine
 
 
-def test_node_that_installed_its_driver_in_another_way_is_an_error(tmp_path: Path) -> None:
+def test_node_whose_install_steps_do_not_match_its_mode_is_an_error(tmp_path: Path) -> None:
     """The log also has the step of the other way to install the driver, but this step was skipped."""
     for number, (mode, action, reason, step, is_right) in enumerate(
         (
@@ -218,7 +218,7 @@ def test_node_that_installed_its_driver_in_another_way_is_an_error(tmp_path: Pat
             assert not nodes.is_running
 
 
-def test_each_teardown_is_timed_and_its_node_is_compared_once(tmp_path: Path) -> None:
+def test_node_is_compared_only_after_the_first_teardown_of_each_kind(tmp_path: Path) -> None:
     """The result lists differences and parts that could not be read."""
     removals = [
         result_of(tmp_path / str(number), "teardown", ("clean-up-driver", "done", 0.5, None))
@@ -247,7 +247,7 @@ def test_each_teardown_is_timed_and_its_node_is_compared_once(tmp_path: Path) ->
     ]
 
 
-def test_teardown_that_removed_nothing_is_not_a_sample(tmp_path: Path) -> None:
+def test_skipped_teardown_raises_an_expectation_error(tmp_path: Path) -> None:
     result = result_of(tmp_path / "1", "teardown", ("clean-up-driver", "skipped", 0.1, None))
 
     with pytest.raises(ExpectationError, match="'skipped'"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.lab.registry import Registry
 
 
-def test_node_that_builds_its_driver_or_has_nvidias_driver_needs_no_bake() -> None:
+def test_no_image_is_baked_for_a_node_that_builds_its_driver_or_has_nvidias_driver() -> None:
     """A bake of NVIDIA's own driver takes an hour under emulation."""
     for payload, mode in (
         (Payload.STAND_IN, Mode.BUILD),
@@ -34,7 +34,7 @@ def test_node_that_builds_its_driver_or_has_nvidias_driver_needs_no_bake() -> No
         assert request.before == []
 
 
-def test_each_mode_has_its_image_and_kernel_and_provisioner_and_registry_distance(
+def test_each_mode_requests_its_own_image_and_kernel_and_provisioner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = replace(a_provisioner(), name="own")
@@ -78,7 +78,7 @@ def test_each_mode_has_its_image_and_kernel_and_provisioner_and_registry_distanc
     assert FAR.describe().startswith("80 ms round trip, 50 Mbit/s")
 
 
-def test_reset_removes_the_driver_but_keeps_what_the_image_contains() -> None:
+def test_reset_runs_the_teardown_in_every_mode_except_prebaked() -> None:
     own = replace(a_provisioner(), name="own")
     fleet = replace(a_fleet(), own=own)
     teardown = list(fleet.builtin.guest_command(TEARDOWN))
@@ -91,7 +91,7 @@ def test_reset_removes_the_driver_but_keeps_what_the_image_contains() -> None:
     assert teardown not in without.reset_commands(Mode.OWN)
 
 
-def test_prebuilt_nvidia_module_is_removed_if_the_node_has_to_build_the_module() -> None:
+def test_build_mode_removes_the_prebuilt_nvidia_module_before_boot() -> None:
     fleet = a_fleet(Payload.NVIDIA)
 
     request = fleet.request(Mode.BUILD)
@@ -100,7 +100,7 @@ def test_prebuilt_nvidia_module_is_removed_if_the_node_has_to_build_the_module()
     assert request.config["retry_budget_s"] == INSTALL_LIMIT_S
 
 
-def test_script_for_the_registry_distance_is_added_to_the_nodes_files_and_commands(
+def test_registry_distance_adds_its_script_to_the_files_and_commands_of_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The node keeps its other files, such as the files for trims, and its other early commands."""
@@ -120,7 +120,7 @@ def test_script_for_the_registry_distance_is_added_to_the_nodes_files_and_comman
     assert replace(fleet, registry=None).trimmed().before == []
 
 
-def test_longer_time_limit_applies_to_the_boot_command_and_not_to_the_teardown_command() -> None:
+def test_longer_time_limit_applies_only_to_the_boot_command() -> None:
     given = a_provisioner()
 
     found = with_longer_limit(given)

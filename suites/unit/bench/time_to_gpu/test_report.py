@@ -44,7 +44,7 @@ def test_report_shows_the_published_ratio_beside_the_measured_ratio() -> None:
     assert "56.1 % (207 s of 369 s)" in render_markdown(figures_of(benchmark(waits)))
 
 
-def test_advice_is_in_seconds_if_a_real_build_is_known() -> None:
+def test_advice_is_in_seconds_only_if_the_time_of_a_real_build_is_given() -> None:
     """The worst prebaked node takes 0.42 of a build, and 0.525 with the margin: 200 s and 52.5 s."""
     figures = figures_of(benchmark())
 
@@ -52,9 +52,7 @@ def test_advice_is_in_seconds_if_a_real_build_is_known() -> None:
     assert "0.53 x |" in render_markdown(figures)
 
 
-def test_report_shows_the_payload_and_the_compilation_share_with_its_interval_and_sample_count() -> (
-    None
-):
+def test_report_shows_the_compilation_share_with_interval_and_sample_count() -> None:
     figures = figures_of(benchmark(payload=Payload.NVIDIA))
 
     share = "40.0 % (interval 40.0 % to 40.0 %, n = 5)"
@@ -80,7 +78,7 @@ def test_csv_has_a_line_for_each_sample() -> None:
     assert {row["allocated_s"] for row in csv.DictReader(io.StringIO(unopened))} == {""}
 
 
-def test_page_is_complete_in_one_file_and_escapes_its_texts() -> None:
+def test_html_page_loads_no_other_file_and_escapes_its_texts() -> None:
     page = render_page(figures_of(benchmark()), [])
 
     assert not re.search(r'(src|href)="(?!data:)', page)
@@ -88,7 +86,7 @@ def test_page_is_complete_in_one_file_and_escapes_its_texts() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_report_is_written_in_each_format(tmp_path: Path) -> None:
+def test_report_is_written_as_csv_and_html_and_json_and_markdown(tmp_path: Path) -> None:
     written = write_report(figures_of(benchmark()), tmp_path / "report", has_plots=False)
 
     assert sorted(written) == ["report.csv", "report.html", "report.json", "report.md"]

@@ -39,7 +39,7 @@ def test_samples_with_nvidias_driver_are_read_even_if_no_gpu_was_opened(tmp_path
     assert {sample.allocated_s for sample in found.samples} == {None}
 
 
-def test_document_without_a_payload_is_read_as_a_document_of_the_stand_in_driver(
+def test_report_without_a_payload_key_is_read_as_a_report_of_the_stand_in_driver(
     tmp_path: Path,
 ) -> None:
     """An earlier version of the harness wrote such documents."""
@@ -51,7 +51,7 @@ def test_document_without_a_payload_is_read_as_a_document_of_the_stand_in_driver
     assert read_benchmark(file) == benchmark()
 
 
-def test_file_that_is_not_a_benchmark_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_error_for_a_file_that_is_not_a_benchmark_report_names_the_file(tmp_path: Path) -> None:
     rows: list[tuple[object, str]] = [
         ({"schema": 2}, "schema 1 was expected"),
         ({"clone_ready_s": {"median": 1.0}}, "schema 1 was expected"),
@@ -67,7 +67,7 @@ def test_file_that_is_not_a_benchmark_is_refused_with_its_path(tmp_path: Path) -
         assert str(file) in str(refusal.value), document
 
 
-def test_error_for_a_sample_with_an_invalid_wait_has_the_key(tmp_path: Path) -> None:
+def test_error_for_an_invalid_wait_in_a_report_names_the_key(tmp_path: Path) -> None:
     for wait_s in (0.0, float("inf")):
         document = json.loads(json.dumps(to_document(figures_of(benchmark()))))
         document["measured"]["samples"][0]["wait_s"] = wait_s

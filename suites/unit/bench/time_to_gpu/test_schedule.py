@@ -46,7 +46,7 @@ def test_all_tasks_are_done_if_the_time_limit_allows() -> None:
     assert run_all(a_task("a"), a_task("b"), a_task("a"), machines=2) == ["a", "b", "a"]
 
 
-def test_task_is_started_if_the_longest_task_of_its_kind_would_end_in_time() -> None:
+def test_task_starts_only_if_the_longest_earlier_task_of_its_kind_fits_in_the_time() -> None:
     """A task of a new kind is estimated by the mean of the other kinds."""
     pace = Pace(until=100.0)
     assert pace.has_time_for("teardown", 99.0)

@@ -94,7 +94,7 @@ def test_reported_brand_is_not_a_gaming_brand() -> None:
     assert words(answer, 4, 8) == [0x11, 1]
 
 
-def test_serial_and_part_numbers_have_the_form_of_the_recorded_card_but_are_invented() -> None:
+def test_serial_number_is_invented_but_part_numbers_match_the_recorded_card() -> None:
     board, chip = opened(H100, number=9).ask(BOARD), opened(H100).ask(CHIP)
 
     assert board.text("serialNumber") == "1000000000009"
@@ -126,7 +126,7 @@ def test_reported_chip_and_bars_match_the_configuration_space() -> None:
         )
 
 
-def test_gsp_copies_and_sets_memory_for_the_driver() -> None:
+def test_memory_transfer_command_copies_and_fills_gpu_memory() -> None:
     driver = opened(A100)
     driver.ram.write(0x40000, b"hello")
     asked = {
@@ -158,7 +158,7 @@ def test_inforom_has_the_versions_of_the_recorded_card() -> None:
     assert opened(T4).control(IMAGE, bytes(16))[0] == NOT_SUPPORTED
 
 
-def test_histogram_of_spare_rows_contains_all_memory_banks() -> None:
+def test_remapper_histogram_reports_the_bank_count_of_the_recorded_card() -> None:
     banks = opened(H100).ask(HISTOGRAM).get("histogram[0]")
 
     assert f"{banks} bank(s)" == real_h100("row_remapper_histogram_max")
@@ -175,7 +175,7 @@ def test_reported_pcie_generation_matches_the_chip() -> None:
         assert [link >> shift & 0xF for shift in (12, 16, 20)] == [generation - 1] * 3
 
 
-def test_sample_of_a_video_engine_has_the_time_for_which_the_engine_was_idle() -> None:
+def test_video_engine_sample_contains_the_idle_time_of_the_engine() -> None:
     """Without an idle time, nvidia-smi 550 showed 'Unknown Error'."""
     assert opened().control(0x20802087, struct.pack("<III", 3, 9, 0)) == (
         0,
@@ -183,7 +183,7 @@ def test_sample_of_a_video_engine_has_the_time_for_which_the_engine_was_idle() -
     )
 
 
-def test_samples_of_utilization_show_an_idle_gpu_for_ten_seconds() -> None:
+def test_utilization_samples_of_ten_seconds_show_an_idle_gpu() -> None:
     samples = opened().ask(SAMPLES)
 
     count = samples.get("count")
@@ -224,7 +224,7 @@ def sensors(driver: Driver, opcode: int) -> tuple[int, list[int]]:
     return words(answer, 0x18)[0], words(answer, 0x24, 0x28)
 
 
-def test_temperature_that_a_test_sets_is_reported() -> None:
+def test_temperature_sensor_reports_the_temperature_set_by_the_test() -> None:
     driver = opened(H100)
     driver.device.readings.temperature_c = 80
 
@@ -249,7 +249,7 @@ def test_temperature_that_a_test_sets_is_reported() -> None:
         ]
 
 
-def test_answer_to_too_many_sensor_instructions_has_the_size_of_the_request() -> None:
+def test_sensor_request_with_too_many_instructions_gets_an_answer_of_equal_size() -> None:
     asked = bytearray(0x598)
     struct.pack_into("<I", asked, 0x14, 0xFFFFFFFF)
 
@@ -269,7 +269,7 @@ def test_temperature_limits_come_from_the_model() -> None:
     assert driver.control(MARGIN, bytes(0x614))[0] == NOT_SUPPORTED
 
 
-def test_power_and_its_limits_match_the_recorded_card() -> None:
+def test_power_limits_match_the_recorded_card() -> None:
     driver = opened(H100)
     driver.device.readings.power_w = 70.75
 
@@ -285,7 +285,7 @@ def test_power_and_its_limits_match_the_recorded_card() -> None:
     ]
 
 
-def test_power_has_the_same_offset_in_the_shorter_parameters_of_release_535() -> None:
+def test_power_request_of_release_535_with_shorter_parameters_is_answered() -> None:
     """Without an answer to the shorter parameters of 535, `nvidia-smi` shows 'Unknown Error'."""
     driver = opened(A100)
     driver.device.readings.power_w = 70.75
@@ -294,7 +294,7 @@ def test_power_has_the_same_offset_in_the_shorter_parameters_of_release_535() ->
     assert driver.control(POWER, bytes(0xC18))[0] == NOT_SUPPORTED
 
 
-def test_request_for_power_policies_is_refused_without_power_limits_or_with_a_wrong_size() -> None:
+def test_power_policies_are_not_supported_without_limits_or_with_a_wrong_request_size() -> None:
     assert opened(T4).control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
     assert opened(H100).control(POLICIES, bytes(0x1B24))[0] == NOT_SUPPORTED
     driver = opened(H100)
@@ -302,7 +302,7 @@ def test_request_for_power_policies_is_refused_without_power_limits_or_with_a_wr
     assert driver.control(POLICIES, bytes(0x1B28))[0] == NOT_SUPPORTED
 
 
-def test_answer_has_the_size_of_the_request_parameters() -> None:
+def test_every_answer_has_the_same_size_as_the_request_parameters() -> None:
     for release, size in (("550.163.01", 0), ("550.163.01", 14), ("535.261.03", 5)):
         driver = Driver(a_device(A100), release)
         driver.open()
@@ -311,7 +311,7 @@ def test_answer_has_the_size_of_the_request_parameters() -> None:
             assert len(driver.control(command, bytes(size))[1]) == size, hex(command)
 
 
-def test_trace_of_the_gpu_records_unknown_commands_and_a_refused_release() -> None:
+def test_gpu_trace_records_unknown_commands_and_an_unsupported_driver_release() -> None:
     """A failed test's evidence contains the trace; a refused command does not count as unknown."""
     model = find_model(A100).emulated_as(GpuEmulation.GSP)
     counts, traces = [], []
@@ -360,7 +360,7 @@ def test_call_is_refused_if_the_users_data_of_the_release_lacks_a_structure(
     assert driver.call(Function.FREE, bytes(12))[0] == 0
 
 
-def test_xid_without_a_text_gets_a_default_text_and_a_long_text_is_cut() -> None:
+def test_empty_xid_text_gets_a_default_and_a_long_xid_text_is_cut() -> None:
     """The driver does not log an Xid without a text."""
     driver = opened()
     driver.static_info()
@@ -374,7 +374,7 @@ def test_xid_without_a_text_gets_a_default_text_and_a_long_text_is_cut() -> None
         assert re.fullmatch(shown, body[12:].split(b"\0")[0]), xid
 
 
-def test_refused_commands_are_absent_from_the_headers_of_each_release() -> None:
+def test_refused_commands_are_not_defined_in_any_known_driver_release() -> None:
     for release in known_releases():
         layouts = read_layouts(release)
 

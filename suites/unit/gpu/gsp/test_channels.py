@@ -58,7 +58,7 @@ def a_method(method: int, *values: int) -> tuple[int, ...]:
     return (1 << 29 | len(values) << 16 | method >> 2, *values)
 
 
-def test_copy_of_physical_memory_releases_its_semaphore() -> None:
+def test_copy_of_physical_memory_writes_the_data_and_releases_the_semaphore() -> None:
     work = Work()
     work.ram.write(0x8000, b"hello, world")
 
@@ -100,7 +100,7 @@ def test_virtual_memory_is_copied_to_physical_memory() -> None:
     assert work.memories.read(Space.FRAME_BUFFER, 0x123000, 2) == b"ab"
 
 
-def test_fill_repeats_a_constant() -> None:
+def test_memory_fill_repeats_the_given_constant() -> None:
     """The constant has one component of four bytes, or four components of one byte."""
     for remap, written in ((3 << 16, b"\1\2\3\4"), (3 << 24, b"\1" * 4)):
         work = Work()
@@ -122,7 +122,7 @@ def test_fill_repeats_a_constant() -> None:
     assert work.ram.read(0x9000, 5) == bytes(4) + b"\xff"
 
 
-def test_fill_of_all_memory_with_zeros_takes_no_space() -> None:
+def test_zero_fill_of_all_memory_clears_written_pages() -> None:
     work = Work()
     work.memories.write(Space.FRAME_BUFFER, 0x5000, b"\1")
 
@@ -156,7 +156,7 @@ def test_semaphore_is_released_by_methods_of_the_host_class() -> None:
     assert work.ram.read(SEMAPHORE, 16) == struct.pack("<IIQ", 1, 2, 0)
 
 
-def test_immediate_and_non_incrementing_and_increment_once_methods_are_carried_out() -> None:
+def test_immediate_and_non_incrementing_and_increment_once_methods_are_executed() -> None:
     immediate = 4 << 29 | 9 << 16 | 0x64 >> 2
     for opcode, values in ((3, (1, SEMAPHORE)), (5, (SEMAPHORE, 1, 0))):
         work = Work()
@@ -184,7 +184,7 @@ def test_launch_without_a_transfer_releases_its_semaphore() -> None:
         assert work.ram.read(SEMAPHORE, 16) == released
 
 
-def test_work_of_a_kind_that_the_driver_never_submits_is_refused() -> None:
+def test_malformed_or_excessive_channel_work_raises_a_channel_error() -> None:
     for words in (
         (0xE0000001,),
         (0x10001,),
@@ -204,7 +204,7 @@ def test_work_of_a_kind_that_the_driver_never_submits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4096])
-def test_two_reads_suffice_for_all_ring_entries_even_across_the_end_of_the_ring(
+def test_channel_reads_all_new_ring_entries_with_at_most_two_reads(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Each read is a message to QEMU; 4,000 single reads took longer than the driver's timeout."""

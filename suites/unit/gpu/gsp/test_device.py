@@ -33,7 +33,7 @@ def opened() -> Driver:
     return driver
 
 
-def test_registers_identify_the_chip_and_the_memory_size_and_show_a_halted_gsp() -> None:
+def test_registers_report_the_chip_and_the_memory_size_and_a_halted_gsp() -> None:
     """The size of the memory has a magnitude and a scale, except on Hopper."""
     for model, chip, register, size in (
         (A100, 0x170, 0x100CE0, 40 << 4 | 10),
@@ -49,7 +49,7 @@ def test_registers_identify_the_chip_and_the_memory_size_and_show_a_halted_gsp()
         assert driver.read(register) == size
 
 
-def test_falcon_register_shows_whether_the_falcon_loads_by_dma() -> None:
+def test_register_shows_whether_the_falcon_loads_its_code_by_dma() -> None:
     for model, loads in ((A100, 0), ("a10-24gb", 1 << 31)):
         assert Driver(a_device(model)).read(0x1100F4) == loads | 1 << 10
 
@@ -81,7 +81,7 @@ def test_pramin_window_shows_the_frame_buffer_from_the_address_in_the_window_reg
         assert device.read(0, 0x700014, 4) == 0
 
 
-def test_part_of_a_register_is_written_and_read() -> None:
+def test_single_byte_of_a_register_can_be_written_and_read() -> None:
     device = a_device()
 
     device.write(0, 0x110080, 0x11223344, 4)
@@ -100,7 +100,7 @@ def test_gpu_timer_advances_in_steps_of_32_nanoseconds() -> None:
         assert driver.read(high) == time.time_ns() >> 32
 
 
-def test_number_of_registers_that_remember_writes_by_the_guest_is_bounded(
+def test_number_of_stored_guest_register_writes_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver = Driver(a_device())
@@ -113,7 +113,7 @@ def test_number_of_registers_that_remember_writes_by_the_guest_is_bounded(
     assert (driver.read(0x110048), driver.read(0x11004C)) == (2, 0)
 
 
-def test_gsp_stops_if_the_booter_gets_no_description_of_the_boot() -> None:
+def test_gsp_stops_if_the_booter_gets_an_invalid_address_of_the_boot_data() -> None:
     for address in (0, 0xFF, 0x5_0000_00FF):
         driver = Driver(a_device())
         driver.open()
@@ -179,7 +179,7 @@ def _boot_by_fsp(driver: Driver) -> None:
     driver.write(0x8F2C00, 0)
 
 
-def test_hopper_is_locked_down_until_its_gsp_runs() -> None:
+def test_hopper_stays_in_lockdown_until_its_gsp_runs() -> None:
     """The driver waits for the end of the lockdown and then checks once whether the GSP runs."""
     driver = Driver(a_device(H100))
     locked_down = 1 << 13
@@ -194,7 +194,7 @@ def test_hopper_is_locked_down_until_its_gsp_runs() -> None:
     assert driver.read(0x111388) == 1 << 7
 
 
-def test_hopper_boots_by_a_message_to_fsp() -> None:
+def test_hopper_gsp_boots_after_a_boot_message_to_fsp() -> None:
     driver = Driver(a_device(H100))
 
     _boot_by_fsp(driver)
@@ -224,7 +224,7 @@ def test_message_to_fsp_without_boot_arguments_does_not_boot_the_gsp() -> None:
         assert driver.ram.reads == []
 
 
-def test_hopper_shows_no_error_while_it_boots_again() -> None:
+def test_hopper_mailbox_shows_no_error_during_a_second_boot() -> None:
     """The driver polls the mailbox while the device waits for the guest's memory."""
     driver = Driver(a_device(H100))
     _boot_by_fsp(driver)
@@ -363,7 +363,7 @@ def test_memory_errors_that_a_test_sets_are_reported(opened: Driver) -> None:
     assert rows[8 + 10] == 3
 
 
-def test_remapped_rows_beyond_the_size_of_the_answer_are_left_out(opened: Driver) -> None:
+def test_number_of_remapped_rows_is_limited_by_the_size_of_the_answer(opened: Driver) -> None:
     opened.device.memory_errors.rows_after_corrected = 10_000
 
     _, rows = opened.control(REMAPPED_ROWS, bytes(6152))
@@ -371,7 +371,7 @@ def test_remapped_rows_beyond_the_size_of_the_answer_are_left_out(opened: Driver
     assert struct.unpack_from("<I", rows) == (512,)
 
 
-def test_bios_info_list_of_the_driver_is_answered_by_index(opened: Driver) -> None:
+def test_bios_info_request_is_answered_for_each_requested_index(opened: Driver) -> None:
     asked = struct.pack("<I6I", 3, 1, 99, 1 << 31, 99, 7, 99).ljust(124, b"\xff")
 
     _, answer = opened.control(BIOS_INFO, asked)
@@ -410,7 +410,7 @@ def test_queued_xids_are_sent_after_the_driver_has_read_earlier_messages(opened:
     assert numbers == list(range(1, SLOTS + 1))
 
 
-def test_hung_gsp_sends_no_answer(opened: Driver) -> None:
+def test_gsp_does_not_answer_after_a_simulated_hang(opened: Driver) -> None:
     opened.device.hang()
 
     with pytest.raises(IndexError):
@@ -443,7 +443,7 @@ def test_gsp_stops_answering_when_the_driver_unloads_and_can_boot_again(opened: 
     assert again.control(NAME, bytes(132))[0] == 0
 
 
-def test_reset_clears_interrupts_and_ends_the_answers_to_the_driver(opened: Driver) -> None:
+def test_reset_clears_interrupts_and_the_gsp_stops_answering(opened: Driver) -> None:
     opened.write(0xB81200 + 4 * 4, 1 << 25)
     opened.write(0xB81640, 153)
     assert opened.read(0xB81600) == 1 << 2
@@ -576,7 +576,7 @@ def test_waiting_jobs_are_limited_in_number_and_are_dropped_when_the_gpu_fails(
     assert done == ["fill"]
 
 
-def test_job_that_waits_to_begin_is_not_posted_a_second_time() -> None:
+def test_job_is_not_queued_twice_before_it_starts() -> None:
     device = a_device()
     done: list[bool | None] = []
 

@@ -42,7 +42,7 @@ def test_firmware_file_has_a_version_and_an_image_and_one_signature_per_family()
             assert found[f".fwsignature_{family}"]
 
 
-def test_firmware_command_writes_both_files_where_the_driver_looks_for_them(
+def test_firmware_command_writes_both_files_into_the_folder_of_the_release(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release = "535.261.03"

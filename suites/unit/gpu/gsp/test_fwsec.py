@@ -43,7 +43,7 @@ def describe(loader: FwsecLoader, address: int) -> None:
     loader.write(DATA, address >> 32)
 
 
-def test_only_the_fwsec_command_frts_reserves_memory() -> None:
+def test_only_the_frts_command_of_fwsec_reserves_memory() -> None:
     """The descriptor has the address of the data."""
     for command, reserved in ((0x15, (0x100000, 0x120000)), (0x19, None)):
         loader = FwsecLoader()
@@ -52,7 +52,7 @@ def test_only_the_fwsec_command_frts_reserves_memory() -> None:
         assert loader.read_command(a_guest(at_1234567000=command)) == reserved
 
 
-def test_fwsec_command_is_found_only_in_a_transfer_of_the_first_data_part() -> None:
+def test_fwsec_command_is_read_only_after_a_transfer_to_the_start_of_the_data() -> None:
     guest = a_guest(at_5000=0x19, at_120034567000=0x15)
     for command, to, is_data in ((0x600, 0, True), (0x610, 0, False), (0x600, 0x100, False)):
         loader = FwsecLoader()

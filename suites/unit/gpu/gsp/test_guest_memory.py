@@ -11,7 +11,7 @@ from harness.gpu.gsp.guest_memory import MOST_BYTES, GuestMemoryError, MappedMem
 PAGE = 4096
 
 
-def test_each_mapped_region_can_be_accessed_up_to_its_last_byte_until_it_is_unmapped() -> None:
+def test_mapped_guest_memory_is_accessible_up_to_its_last_byte_and_not_beyond() -> None:
     fd = os.memfd_create("guest")
     os.truncate(fd, MOST_BYTES + 2 * PAGE)
     memory = MappedMemory()

@@ -40,7 +40,7 @@ def _write(folder: Path, release: str = "999.1", **changed: object) -> Path:
     return file
 
 
-def test_data_of_a_shipped_driver_release_has_the_parts_for_the_handshake() -> None:
+def test_shipped_release_data_contains_the_structs_and_constants_for_the_handshake() -> None:
     for release in ("535.261.03", "550.163.01"):
         layouts = read_layouts(release)
 

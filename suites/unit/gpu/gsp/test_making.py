@@ -42,7 +42,7 @@ def test_model_without_a_gsp_or_with_an_unknown_chip_is_refused_with_a_sentence(
         make_engine(model, model.bars.vfio_user, 1)
 
 
-def test_gpu_has_an_engine_only_with_gsp_emulation(tmp_path: Path) -> None:
+def test_gpu_has_a_gsp_engine_only_with_gsp_emulation(tmp_path: Path) -> None:
     model = find_model("t4-16gb")
 
     identity = serve_gpu(model, Transport.MPQEMU, folder=tmp_path)

@@ -95,7 +95,7 @@ def test_initial_mig_mode_is_off_or_not_supported_by_the_model() -> None:
     assert opened(T4).control(SET_MODE, struct.pack("<I", 1))[0] == NOT_SUPPORTED
 
 
-def test_mig_mode_turns_on_at_once_and_turning_it_off_ends_all_instances(a100: Driver) -> None:
+def test_turning_mig_mode_off_ends_all_instances(a100: Driver) -> None:
     a100.control(SET_MODE, struct.pack("<I", 1))
     assert a100.control(MODE, bytes(4)) == (0, struct.pack("<I", 1))
     make_instance(a100, EIGHTH)
@@ -106,7 +106,7 @@ def test_mig_mode_turns_on_at_once_and_turning_it_off_ends_all_instances(a100: D
     assert a100.ask(LIST, ALL).get("validPartitionCount") == 0
 
 
-def test_profiles_of_an_a100_match_the_guide(a100: Driver) -> None:
+def test_mig_profiles_of_an_a100_match_nvidias_mig_guide(a100: Driver) -> None:
     """The test compares the numbers of instances, SMs and copy engines."""
     answered = a100.ask(PROFILES)
 
@@ -150,7 +150,7 @@ def test_profiles_of_an_h100_match_a_real_h100() -> None:
 
 
 @pytest.mark.parametrize("model", [A100, H100])
-def test_memory_of_each_instance_is_within_the_part_that_mig_divides(model: str) -> None:
+def test_memory_of_each_mig_instance_lies_within_the_partitionable_range(model: str) -> None:
     """An H100 failed to open because an instance had more memory segments than exist."""
     driver = opened(model)
     segment = struct.unpack("<Q", driver.control(SEGMENT, bytes(8))[1])[0]
@@ -223,7 +223,7 @@ def test_instance_without_free_slices_or_with_an_unknown_profile_is_refused(a100
     assert a100.control(CAPACITY, struct.pack("<I", 0x1F).ljust(0x118, b"\0"))[0] == INVALID
 
 
-def test_request_whose_instance_count_exceeds_the_size_of_its_list_succeeds(
+def test_instance_request_with_a_count_beyond_its_list_succeeds(
     a100: Driver,
 ) -> None:
     asked = bytearray(0x188)
@@ -232,7 +232,7 @@ def test_request_whose_instance_count_exceeds_the_size_of_its_list_succeeds(
     assert a100.control(SET, bytes(asked))[0] == 0
 
 
-def test_exported_instance_has_its_own_engines(a100: Driver) -> None:
+def test_exported_instances_have_disjoint_engines(a100: Driver) -> None:
     numbers = [make_instance(a100, THREE) for _ in range(2)]
 
     exported = [a100.ask(EXPORT, {"swizzId": number}) for number in numbers]
@@ -273,7 +273,7 @@ def test_context_count_of_each_compute_profile_is_a_multiple_of_the_reported_ste
         assert contexts <= most
 
 
-def test_client_in_an_instance_sees_only_that_instance(a100: Driver) -> None:
+def test_client_subscribed_to_an_instance_lists_only_that_instance(a100: Driver) -> None:
     """If the answer has another instance too, an assertion of the driver fails, and a MIG device is missing."""
     numbers = [make_instance(a100, flag) for flag in (THREE, QUARTER)]
 
@@ -345,7 +345,9 @@ def test_capacity_query_creates_no_instance(a100: Driver) -> None:
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
 
 
-def test_compute_instances_need_a_gpu_instance_and_a_known_size(a100: Driver) -> None:
+def test_compute_instance_is_refused_without_a_gpu_instance_or_with_an_unknown_size(
+    a100: Driver,
+) -> None:
     assert refused(a100, CREATE, 460, 0, 0, 1, 1) == INVALID
     assert refused(a100, DELETE, 36, 1) == INVALID
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
@@ -360,7 +362,7 @@ def test_compute_instances_need_a_gpu_instance_and_a_known_size(a100: Driver) ->
     assert refused(a100, EXPORT_COMPUTE, 96, 0) == INVALID
 
 
-def test_freed_object_or_object_of_an_earlier_boot_belongs_to_no_instance(
+def test_subscription_to_an_instance_ends_when_its_object_is_freed_or_the_gpu_reboots(
     a100: Driver,
 ) -> None:
     number = make_instance(a100, THREE)
@@ -388,7 +390,7 @@ def test_number_of_remembered_subscriptions_to_instances_is_bounded(
     assert list(a100.device.state.subscriptions.values()) == [1, 5]
 
 
-def test_number_of_page_table_roots_is_bounded_and_the_clients_roots_are_searched_first(
+def test_page_table_roots_are_limited_and_roots_of_the_same_client_come_first(
     a100: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "MOST_ROOTS", 3)
@@ -420,7 +422,7 @@ def test_instances_of_two_gpus_have_different_uuids() -> None:
     assert len(uuids) == 4
 
 
-def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
+def test_smallest_mig_instances_do_not_share_gpcs(a100: Driver) -> None:
     """In a former bug, two instances shared the first GPC, as GPCs were scaled from slices."""
     masks = [
         a100.ask(EXPORT, {"swizzId": make_instance(a100, EIGHTH)}).get("info.gpcMask")
@@ -431,7 +433,7 @@ def test_all_small_instances_have_their_own_gpcs(a100: Driver) -> None:
     assert all(mask.bit_count() == 1 for mask in masks)
 
 
-def test_each_graphics_engine_has_gpcs_in_mig_mode(a100: Driver) -> None:
+def test_all_graphics_engines_have_gpcs_only_in_mig_mode(a100: Driver) -> None:
     """If an engine has no GPCs, the driver refuses a second compute instance: 'numGpcs > 0'."""
     for mode, engines in ((1, list(range(8))), (0, [0])):
         a100.control(SET_MODE, struct.pack("<I", mode))

@@ -39,7 +39,7 @@ def a_driver(folder: Path, *opens: bool) -> tuple[Path, Path]:
     return gpus, devices
 
 
-def test_each_gpu_gets_a_line_with_the_answers_of_the_driver(
+def test_client_prints_a_json_line_with_driver_answers_for_each_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(*a_driver(tmp_path, True, True)) == 0
@@ -77,7 +77,9 @@ def test_gpu_that_does_not_open_is_reported_and_the_other_gpus_are_listed(
     assert json.loads(printed.out)["address"] == "0000:03:00.0"
 
 
-def test_node_without_gpus_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_fails_on_a_node_without_gpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(*a_driver(tmp_path)) == 1
 
     assert "has no GPU" in capsys.readouterr().err

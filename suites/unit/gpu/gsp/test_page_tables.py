@@ -70,7 +70,9 @@ VERSIONS = pytest.mark.parametrize("version", list(Version))
 
 
 @VERSIONS
-def test_access_in_a_small_page_reaches_the_memory_that_its_entry_names(version: Version) -> None:
+def test_access_through_a_small_page_uses_the_memory_space_of_the_page_entry(
+    version: Version,
+) -> None:
     for aperture, memory in ((2, Space.GUEST), (0, Space.FRAME_BUFFER)):
         tables = Tables(version)
         tables.map_small(DATA, aperture=aperture)
@@ -96,7 +98,7 @@ def test_address_in_a_large_page_is_translated(version: Version) -> None:
 
 
 @VERSIONS
-def test_address_in_a_big_page_is_translated_if_the_table_of_small_pages_does_not_map_it(
+def test_big_page_is_used_only_where_no_small_page_maps_the_address(
     version: Version,
 ) -> None:
     """A driver may map one part of 2 MiB by small pages, and another part by big pages."""
@@ -132,7 +134,7 @@ def test_address_in_a_page_of_512_mib_is_translated_in_version_3() -> None:
 
 
 @VERSIONS
-def test_address_space_of_a_directory_entry_has_the_mappings_of_its_directory(
+def test_address_space_can_be_opened_from_a_page_directory_entry(
     version: Version,
 ) -> None:
     """An entry that points to no page directory has no address space."""
@@ -166,7 +168,9 @@ def test_access_to_an_unmapped_page_or_a_too_large_access_raises_an_error(
 
 
 @pytest.mark.parametrize("has_tlb", [True, False])
-def test_page_is_cached_in_the_tlb_until_the_tlb_is_invalidated(*, has_tlb: bool) -> None:
+def test_removed_mapping_stays_cached_in_the_tlb_until_the_tlb_is_invalidated(
+    *, has_tlb: bool
+) -> None:
     tables = Tables(Version.V3)
     tables.map_small(DATA, aperture=0)
     root = Directory(Space.FRAME_BUFFER, ROOT, Version.V3.root_shift)
@@ -198,7 +202,7 @@ def test_tlb_of_an_address_space_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @given(st.data(), st.sampled_from(list(Version)), st.integers(0, (1 << 64) - 1))
-def test_translation_ends_whatever_the_page_tables_contain(
+def test_translation_with_arbitrary_page_tables_terminates(
     data: st.DataObject, version: Version, address: int
 ) -> None:
     def read(_space: Space, _address: int, size: int) -> bytes:

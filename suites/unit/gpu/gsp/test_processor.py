@@ -111,7 +111,9 @@ def test_channel_runs_with_its_state_in_gpu_memory(driver: Driver) -> None:
     assert driver.device.read(0, 0x700000 + STATES + 0x1000 + 0x88, 4) == 1
 
 
-def test_channel_ignores_the_page_directory_of_another_address_space(driver: Driver) -> None:
+def test_channel_ignores_a_page_directory_that_was_set_for_another_address_space(
+    driver: Driver,
+) -> None:
     values = {"levels[0].aperture": 1, "levels[0].physAddress": 0x90000}
     parameters = filled(driver, ROOT_DIRECTORY, values)
     words = (CLIENT, SUBDEVICE + 1, 0x90F10106, 0, len(parameters), 0)
@@ -132,7 +134,7 @@ def test_page_directory_is_found_in_gpu_memory_or_guest_memory(driver: Driver) -
         assert (found.space, found.address) == (space, 0x90000)
 
 
-def test_address_space_of_an_earlier_boot_has_no_channels(driver: Driver) -> None:
+def test_channel_does_not_run_in_an_address_space_of_an_earlier_boot(driver: Driver) -> None:
     again = Driver(driver.device)
     again.open()
     allocate(again, 1)

@@ -26,7 +26,7 @@ from harness.gpu.gsp.queues import (
 from suites.unit.gpu.gsp.driverside import NOWHERE, PAGES, STATUSES, DriverSide, Ram, message
 
 
-def test_message_of_several_units_is_read_across_pages() -> None:
+def test_message_that_spans_several_pages_is_read_completely() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
     body = message(76, bytes(range(256)) * 40)
@@ -59,7 +59,7 @@ def test_device_reports_its_read_position_in_the_header_of_its_own_queue() -> No
     assert driver.ram.read(driver.place(STATUSES + 32), 4) == struct.pack("<I", 2)
 
 
-def test_sent_messages_are_numbered_and_have_the_checksum_zero() -> None:
+def test_sent_messages_have_sequence_numbers_and_a_valid_checksum() -> None:
     driver = DriverSide()
     queues = Queues(driver.ram, driver.arguments)
 

@@ -45,7 +45,7 @@ def test_long_rpc_call_is_assembled_from_its_parts() -> None:
             assembler.feed(later[-1])
 
 
-def test_allocation_message_may_be_longer_than_its_stated_length() -> None:
+def test_allocation_parameters_beyond_the_stated_message_length_are_read() -> None:
     for stated in (0, 8, 12):
         body = ALLOC.pack(1, 2, 3, 0xC56F, 0, 8, 0, 0) + b"ABCDEFGHIJKL"[: max(8, stated)]
         units = message(Function.GSP_RM_ALLOC, body, size=HEADER.size + ALLOC.size + stated)

@@ -18,7 +18,7 @@ def shown(text: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("model", EMULATED)
-def test_each_recorded_field_is_in_the_table_with_the_mark_of_its_origin(model: str) -> None:
+def test_field_table_lists_each_recorded_nvidia_smi_field_with_its_origin(model: str) -> None:
     recorded = shown(load_recording(EMULATED[model]).text)
     fields = marked(model)
 

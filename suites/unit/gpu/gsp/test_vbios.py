@@ -10,7 +10,7 @@ from suites.unit.gpu.models import a_model
 VERSION = "92.00.19.00.5B"
 
 
-def test_version_of_the_video_bios_is_parsed_into_a_word_and_a_byte() -> None:
+def test_vbios_version_is_parsed_into_a_32_bit_word_and_a_byte() -> None:
     assert parse_version(VERSION) == (0x92001900, 0x5B)
 
 
@@ -47,7 +47,7 @@ def test_bit_table_of_the_image_points_to_the_version_and_to_fwsec() -> None:
     assert mapper == (b"DMAP", COMMAND_BUFFER)
 
 
-def test_signed_image_has_space_for_the_signature_in_fwsecs_data() -> None:
+def test_fwsec_data_of_a_signed_vbios_has_space_for_the_signature() -> None:
     image = make_vbios(a_model().pci, VERSION, is_signed=True)
     at = image.index(struct.pack("<I", 1 | 3 << 8 | (44 + 384) << 16))
     _, stored, signature, interfaces, _, code, _, _, data = struct.unpack_from("<9I", image, at)

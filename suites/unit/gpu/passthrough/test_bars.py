@@ -30,13 +30,13 @@ def test_bars_of_a_gpu_are_read() -> None:
     }
 
 
-def test_each_of_six_bars_is_read() -> None:
+def test_only_the_first_six_lines_of_a_resource_file_are_bars() -> None:
     lines = [f"{index + 1 << 24:#x} {(index + 2 << 24) - 1:#x} 0x40200" for index in range(7)]
 
     assert list(parse_resource("\n".join(lines))) == [0, 1, 2, 3, 4, 5]
 
 
-def test_resource_file_without_bars_is_parsed_to_no_bars() -> None:
+def test_resource_file_without_bars_is_parsed_as_an_empty_dictionary() -> None:
     assert parse_resource("") == {}
     assert parse_resource("0x0000000000000000 0x0000000000000000 0x0000000000040200\n" * 6) == {}
 

@@ -71,7 +71,7 @@ def function_at(host: FakeHost, address: str = GPU) -> HostFunction:
     return found
 
 
-def test_gpu_in_a_group_of_its_own_is_usable(host: FakeHost) -> None:
+def test_gpu_in_its_own_iommu_group_is_usable(host: FakeHost) -> None:
     """A GPU without a display may have the class of a processing accelerator."""
     accelerator = "0000:67:00.0"
     host.add_function(accelerator, group=7, class_code=0x120000)
@@ -120,7 +120,7 @@ def test_unset_sysfs_values_are_read_as_none(host: FakeHost) -> None:
         assert function.unreadable == ()
 
 
-def test_all_functions_of_the_iommu_group_except_bridges_are_leased_with_the_gpu(
+def test_lease_of_a_gpu_includes_all_functions_of_its_iommu_group_except_bridges(
     host: FakeHost,
 ) -> None:
     host.add_function(AUDIO, group=5, class_code=AUDIO_CLASS, driver="snd_hda_intel")
@@ -245,7 +245,7 @@ def test_disks_of_swap_partitions_are_found(empty_host: FakeHost) -> None:
     }
 
 
-def test_disks_in_use_are_unknown_if_the_list_of_them_cannot_be_read(
+def test_disks_in_use_are_unknown_if_mounts_or_swaps_cannot_be_read(
     empty_host: FakeHost,
 ) -> None:
     """Ordinary users cannot read the mounts of process 1; a user's own list may be incomplete."""
