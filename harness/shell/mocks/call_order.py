@@ -7,8 +7,9 @@ import fnmatch
 import shlex
 from typing import TYPE_CHECKING
 
-from harness.errors import ExpectationError
+from harness.errors import BadInputError, ExpectationError
 from harness.shell.mocks.commands import list_calls
+from harness.shell.texts import require_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
     In a line, a word may be a shell pattern, and `...` as the last word matches all further
     arguments. A line `...` matches any number of calls. Raises ExpectationError with a diff.
     """
-    lines = [shlex.split(line) for line in expected]
+    lines = [_words(line) for line in expected]
     # the counts of calls that the lines so far can match; a line '...' adds all larger counts
     ends = {0}
     for words in lines:
@@ -50,7 +51,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
     """
     at = 0
     for number, line in enumerate(expected):
-        words = shlex.split(line)
+        words = _words(line)
         found = next((n for n in range(at, len(seen)) if _matches(words, seen[n])), None)
         if found is None:
             after = f" after '{expected[number - 1]}'" if number else ""
@@ -62,6 +63,16 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
                 f"{list_calls(seen)}{_pattern_hint([line])}"
             )
         at = found + 1
+
+
+def _words(line: str) -> list[str]:
+    require_text(line, source="an expected call", may_have_nul=True)
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise BadInputError(
+            f"'{line}' is not a line of shell: {error}.", source="an expected call"
+        ) from error
 
 
 def _pattern_hint(expected: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 
 from harness.errors import BadInputError
+from harness.shell.texts import unexpected
 
 _NO_FUNCTION = re.compile(r"[\s|&;()<>'\"`$\\]|\A#|\A\Z")
 _NAME_BYTES = 255
@@ -17,6 +18,8 @@ def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
 
     The harness writes a script with this name, so a name with `..` could write to any path.
     """
+    if not isinstance(name, str):
+        raise unexpected(name, "a text", source=source)
     refusal = _refusal_of(name)
     if refusal:
         raise BadInputError(
@@ -47,6 +50,8 @@ def _shown(name: str) -> str:
 def _refusal_of(name: str) -> str:
     if not name:
         return "the name is empty"
+    if name.startswith("__hx_"):
+        return "the harness's own functions have such names"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
         return "the name contains a control character"
     if name.endswith("/"):

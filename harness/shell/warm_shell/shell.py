@@ -21,7 +21,7 @@ from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
 from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_files import RootFiles
-from harness.shell.texts import encode
+from harness.shell.texts import encode, require_text, require_whole_number, unexpected
 from harness.shell.warm_shell.extraction import extract_function, options_of, shebang_options
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from harness.shell.warm_shell.warm_shell import WarmShell
 
 _COMMAND = re.compile(rf"(?!(?:{'|'.join(RESERVED_WORDS)})\Z)[\w./:+@,-]+\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+_HIGHEST_MODE = 0o7777
 _NEEDED_BUILTINS = frozenset({"builtin", "local", "return"})
 _NOT_REPLACED = frozenset({"bash"})
 """Commands whose files are not replaced by mocks: the scripts of the mocks need bash."""
@@ -72,6 +75,7 @@ class Shell:
         """
         self._expect_not_started("source")
         self._is_mocked_at_start = self._is_mocked_at_start or mocked
+        _require_variables(env or {})
         exports = "".join(f"export {n}={quote(v)}\n" for n, v in (env or {}).items())
         for path in paths:
             self._scripts.append(self._script(path))
@@ -88,6 +92,8 @@ class Shell:
         shebang, are set first. Raises HarnessError if the file or a function is missing.
         """
         self._expect_not_started("extract")
+        for name in functions:
+            require_text(name, source="the name of a function")
         script = self._script(path)
         self._scripts.append(script)
         self._code.append(options_of(script.read_text(errors="surrogateescape")))
@@ -96,8 +102,9 @@ class Shell:
             self._code.append(f". {quote(str(self._warm_shells.copy_of(script, text, line)))}")
 
     def _script(self, path: Path | str) -> Path:
+        _require_path(path, source="the path of a script")
         found = self._warm_shells.cwd / path
-        if not found.is_file():
+        if not _is_file(found):
             raise HarnessError(f"There is no script '{found}'.")
         return found
 
@@ -110,10 +117,12 @@ class Shell:
 
     def setenv(self, **variables: str) -> None:
         """Export variables for all evaluations of this test; `source` does not see the variables."""
+        _require_variables(variables)
         self._environment.update(variables)
 
     def define(self, code: str) -> None:
         """Run shell code before each evaluation of this test, to define functions and variables."""
+        require_text(code, source="the code")
         self._prelude.append(code)
 
     # --- commands ------------------------------------------------------------------------
@@ -184,7 +193,16 @@ class Shell:
 
         A file below `/sys` or `/proc` hides the kernel's file with the same path.
         """
+        _require_path(path, source="the path of a file")
         data = encode(text) if isinstance(text, str) else text
+        if not isinstance(data, bytes):
+            raise unexpected(text, "a text or bytes", source=f"the content of '{path}'")
+        require_whole_number(mode, source=f"the mode of '{path}'")
+        if not 0 <= mode <= _HIGHEST_MODE:
+            raise BadInputError(
+                f"A mode is a number from 0 to {_HIGHEST_MODE:#o}, not {mode:#o}.",
+                source=f"the mode of '{path}'",
+            )
         if not str(path).startswith("/"):
             raise HarnessError(
                 f"The throw-away root needs an absolute path, but '{path}' is not one."
@@ -240,6 +258,9 @@ class Shell:
         fails ends the function, as in a script with `set -e`. Else the function continues, as it
         does in a condition.
         """
+        require_text(function, source="the function")
+        for argument in arguments:
+            require_text(argument, source=f"an argument of '{function}'")
         # without quotes, a word such as 'if', 'a=b' or '%1' would not be a command
         command = quote(function) if _COMMAND.match(function) else quote_on_lines(function)
         return self.evaluate(
@@ -255,9 +276,13 @@ class Shell:
         A relative path starts at pytest's root directory, as for `source`. Shell options in the script's first line, such as `#!/bin/bash -e`, apply. The script sees
         the mocks that child processes see.
         """
+        _require_path(path, source="the path of a script")
+        require_text(interpreter, source="the interpreter")
+        for argument in arguments:
+            require_text(argument, source=f"an argument of '{path}'")
         script = self._warm_shells.cwd / path
         options: list[str] = []
-        if script.is_file():
+        if _is_file(script):
             options = shebang_options(script.read_text(errors="surrogateescape"))
             if script not in self._scripts:
                 self._scripts.append(script)
@@ -279,8 +304,9 @@ class Shell:
         Raises UnmockedCommandError if the code ran a command that the test does not expect, and
         HarnessError if the code can't be parsed.
         """
-        for text in (code, stdin, *(env or {}).values()):
-            encode(text)
+        require_text(code, source="the code")
+        require_text(stdin, source="stdin", may_have_nul=True)
+        _require_variables(env or {})
         warm_shell = self.warm_shell
         self._mocks.violations.clear()
         prelude = self._prepare(warm_shell, code, {**self._environment, **(env or {})})
@@ -419,3 +445,31 @@ class Shell:
         if unused and not has_failed:
             lines = "\n".join(f"  {rule}" for rule in unused)
             raise ExpectationError(f"The test expects calls that did not happen:\n{lines}")
+
+
+def _require_variables(variables: Mapping[str, str]) -> None:
+    """Raise BadInputError for a variable that bash can't export."""
+    for name, value in variables.items():
+        if not _VARIABLE.fullmatch(str(name)):
+            raise BadInputError(
+                f"A variable can't be called {name!r}: a name has letters, digits and '_', and no "
+                "digit at its start.",
+                source="the name of a variable",
+            )
+        if name in _READ_ONLY:
+            raise BadInputError(
+                f"bash does not let code change '{name}'.", source="the name of a variable"
+            )
+        require_text(value, source=f"the variable '{name}'")
+
+
+def _require_path(path: object, *, source: str) -> None:
+    if not isinstance(path, (str, Path)):
+        raise unexpected(path, "a path", source=source)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no file can have this path
+        return False

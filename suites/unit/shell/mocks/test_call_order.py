@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from harness.errors import ExpectationError
+from harness.errors import BadInputError, ExpectationError
 from harness.shell.mocks.call_order import assert_calls, assert_order
 from harness.shell.mocks.commands import Call
 
@@ -66,3 +68,15 @@ def test_line_of_three_dots_matches_any_number_of_recorded_calls() -> None:
             continue
         with pytest.raises(ExpectationError, match="differ from the expected commands"):
             assert_calls(calls(*seen), expected)
+
+
+def test_line_of_expected_calls_that_is_not_a_line_of_shell_is_refused() -> None:
+    lines: list[tuple[Any, str]] = [
+        ("a 'b", "No closing quotation"),
+        ("a \\", "No escaped character"),
+        (5, "of type int, but a text was expected"),
+    ]
+    for line, why in lines:
+        for check in (assert_calls, assert_order):
+            with pytest.raises(BadInputError, match=why):
+                check(calls("a"), ["a", line])

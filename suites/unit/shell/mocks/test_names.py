@@ -45,6 +45,7 @@ def test_impossible_mock_name_is_refused_with_its_line() -> None:
         ("é" * 128, "too long"),
         ("/" + "x/" * 2000 + "y", "too long"),
         ("\ud800", "no file can have this name"),
+        ("__hx_answer", "the harness's own functions have such names"),
     ]
     for name, why in names:
         with pytest.raises(
