@@ -82,7 +82,7 @@ def test_timeout_error_has_the_request_and_the_last_frame(
     guest.answers[frames.CANCEL] = _CANCELLED
     for ask, what, seen in _REQUESTS:
         with pytest.raises(HarnessError) as late:
-            ask(ready, soon(0.02))
+            ask(ready, soon(0.005))
 
         assert str(late.value) == f"Machine 'node' took too long over {what}; last seen: {seen}."
 
