@@ -55,7 +55,7 @@ class _Bash:
         return f'builtin eval "${{__hx_text[{number}]}}"'
 
     def outputs(self) -> str:
-        return "2>&$((194 + __hx_set)) >&$((195 + __hx_set)) 215>/proc/self/fd/212"
+        return '2>&"$((194 + __hx_set))" >&"$((195 + __hx_set))" 215>/proc/self/fd/212'
 
     def include(self, text: str) -> str:
         return f"__SOURCED__={split_words(text)[1].raw} . {rest_after(text, 1)}"

@@ -54,7 +54,7 @@ class ShellRowEvaluator:
         # The code may use descriptors of its own. POSIX shells have only one digit for a descriptor.
         rows = 9 if self.shell.is_posix else 198
         script = f"__hx_rows() {{\n{code}\n}}\n__hx_rows {rows}>&1 >&2 </dev/null\n"
-        prelude = f"set -eu\n__hx_data_row() {{ printf '%s\\0' $# \"$@\" >&{rows}; }}\n"
+        prelude = f'set -eu\n__hx_data_row() {{ printf \'%s\\0\' "$#" "$@" >&{rows}; }}\n'
         command = [*self.shell.command, "-c", _ENVIRONMENT_FILE + prelude + script]
         with temporary_folder("harness-rows") as scratch:
             argv = self.sandbox().argv(command, cwd=self.cwd, scratch=scratch)

@@ -196,7 +196,7 @@ class TestWriter:
             code = "\n".join([*options, "set +e", code])
         if writer.captures:
             code = (
-                "\n".join([code, "__status=$?", *writer.captures, "(exit $__status)"])
+                "\n".join([code, "__status=$?", *writer.captures, '(exit "$__status")'])
                 if has_when
                 else "\n".join(["__status=", *writer.captures])
             )

@@ -78,7 +78,7 @@ done
 unset __hx_name
 
 __hx_report() {
-  builtin printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&$__hx_records
+  builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&"$__hx_records"
 }
 
 # --- which example runs -----------------------------------------------------------------------
@@ -201,7 +201,7 @@ __hx_run() { # run the example, in its subshell
   __hx_it "${__hx_row_args[@]}"
   [[ -z ${__hx_after_each+x} ]] || __hx_run_after_each
   # do not report the end by a status, since a status other than 0 runs a trap on ERR
-  builtin printf '%s\0' finished 0 >&$__hx_records
+  builtin printf '%s\0' finished 0 >&"$__hx_records"
   builtin exit 0
 }
 

@@ -289,12 +289,12 @@ class _Translator:
             return (
                 f"{begin} ( SHELLSPEC_EXAMPLE_ID={block.path} "
                 f"SHELLSPEC_EXAMPLE_NO=$((__hx_target + 1)); __hx_it() {{ {text}; }}; __hx_run; ) {self.dialect.outputs()}{stdin}; "
-                f"__hx_done $?;{below} {end}"
+                f'__hx_done "$?";{below} {end}'
             )
         place = f"{block.first_number} {self.number - 1}"
         return (
             f"if __hx_open {place}; then ( SHELLSPEC_GROUP_ID={block.path} __hx_group_line={block.begin}; __hx_group() {{ {text}; }}; __hx_enter; __hx_group; "
-            f"__hx_close; ){stdin}; __hx_leave $? {place} {block.begin};{below} fi"
+            f'__hx_close; ){stdin}; __hx_leave "$?" {place} {block.begin};{below} fi'
         )
 
     def _add_cases(self, block: _Block, line: int, *, todo: bool) -> None:

@@ -21,7 +21,7 @@ kill() {
     command kill "$@" || __hx_answer=$?
   fi
   case $__hx_flags in *x*) set -x ;; esac
-  return $__hx_answer
+  return "$__hx_answer"
 }
 
 __hx_find_case() { # set __hx_case to the PID of this shell
@@ -86,8 +86,8 @@ __hx_call() { # LINE F ARGS...
 __hx_hooked() { # BEFORE AFTER F ARGS...: run an evaluation between its hooks
   local __hx_before="$1" __hx_after="$2"
   shift 2
-  __hx_run_hooks "$__hx_before" || return $?
-  "$@" || return $?
+  __hx_run_hooks "$__hx_before" || return "$?"
+  "$@" || return "$?"
   eval "__hx_reversed $__hx_after"
   __hx_run_hooks "$__hx_list"
 }
@@ -95,7 +95,7 @@ __hx_hooked() { # BEFORE AFTER F ARGS...: run an evaluation between its hooks
 __hx_run_hooks() { # QUOTED
   eval "set -- $1"
   for __hx_code in "$@"; do
-    __hx_eval || return $?
+    __hx_eval || return "$?"
   done
 }
 
@@ -118,12 +118,12 @@ __hx_isolated() {
   __hx_find_case
   [ -z "${__hx_run_errexit-}" ] || set -e
   __hx_apply_options
-  [ -z "$__hx_before_run" ] || __hx_run_hooks "$__hx_before_run" || exit $?
+  [ -z "$__hx_before_run" ] || __hx_run_hooks "$__hx_before_run" || exit "$?"
   "$@"
   __hx_status=$?
   [ "$__hx_status" -eq 0 ] || exit "$__hx_status"
   eval "__hx_reversed $__hx_after_run"
-  __hx_run_hooks "$__hx_list" || exit $?
+  __hx_run_hooks "$__hx_list" || exit "$?"
 }
 
 __hx_run_function() { # LINE F ARGS...
@@ -184,15 +184,13 @@ __hx_run_source() { # LINE S ARGS...
 
 __hx_source() {
   unset __SOURCED__
-  __hx_is_function test || eval 'test() { [ $# -eq 0 ] || [ "$@" ]; }'
+  __hx_is_function test || eval 'test() { [ "$#" -eq 0 ] || [ "$@" ]; }'
   __() {
-    local __hx_function= __hx_pair __hx_words=
-    for __hx_pair in $__hx_points; do
-      [ "${__hx_pair%%:*}" != "$1" ] || __hx_function=${__hx_pair#*:}
-    done
+    local __hx_function= __hx_words=
+    __hx_find_point "$1"
     [ -n "$__hx_function" ] || return 0
     shift
-    while [ $# -gt 1 ]; do # the last argument is '__': leave it out
+    while [ "$#" -gt 1 ]; do # the last argument is '__': leave it out
       __hx_quote "$1"
       __hx_words="$__hx_words $__hx_quoted"
       shift
@@ -203,6 +201,13 @@ __hx_source() {
   case $1 in */*) ;; *) __hx_source_file=./$1 ;; esac
   shift
   . "$__hx_source_file"
+}
+
+__hx_find_point() { # NAME: set __hx_function to the function for an intercepted point
+  local IFS=' ' __hx_pair
+  for __hx_pair in $__hx_points; do
+    [ "${__hx_pair%%:*}" != "$1" ] || __hx_function=${__hx_pair#*:}
+  done
 }
 
 __hx_intercept() { # NAME[:FUNC]...
@@ -218,7 +223,7 @@ __hx_intercept() { # NAME[:FUNC]...
 __hx_assert() { # LINE CMD...
   [ -z "$__hx_mute" ] || return 0
   __hx_expected=1
-  if [ $# -eq 1 ]; then
+  if [ "$#" -eq 1 ]; then
     __hx_report misuse "$1" "'Assert' names no command."
     return 0
   fi
@@ -231,13 +236,13 @@ __hx_assert() { # LINE CMD...
   ) </dev/null 2>|$__hx_fd/196
   __hx_answer=$?
   case $__hx_errexit in *e*) set -e ;; esac
-  __hx_read_file $__hx_fd/196
+  __hx_read_file "$__hx_fd/196"
   __hx_report assert "$__hx_line" "$__hx_answer" "$__hx_text" "$@"
 }
 
 __hx_dump() {
-  __hx_read_file $__hx_fd/$((192 + __hx_set))
+  __hx_read_file "$__hx_fd/$((192 + __hx_set))"
   printf '[stdout]\n%s\n' "$__hx_text"
-  __hx_read_file $__hx_fd/$((193 + __hx_set))
+  __hx_read_file "$__hx_fd/$((193 + __hx_set))"
   printf '[stderr]\n%s\n[status] %s\n' "$__hx_text" "${__hx_status-}"
 }

@@ -52,7 +52,7 @@ __hx_report_variable() { # NAME
 __hx_resolve() { # PATH: set __hx_file to the path behind the alias PATH, or to PATH itself
   __hx_file=$1
   eval "set -- $__hx_aliases"
-  while [ $# -gt 0 ]; do
+  while [ "$#" -gt 0 ]; do
     if [ "$1" = "$__hx_file" ]; then
       __hx_file=$2
       return 0
@@ -62,7 +62,7 @@ __hx_resolve() { # PATH: set __hx_file to the path behind the alias PATH, or to 
 }
 
 __hx_report_path() { # PATH
-  local __hx_file __hx_flags= __hx_flag
+  local __hx_file __hx_flags= __hx_flag IFS=
   __hx_resolve "$1"
   if [ -e "$__hx_file" ] || [ -L "$__hx_file" ]; then
     for __hx_flag in e L r w x u g f p S b c d; do
@@ -138,7 +138,7 @@ __hx_report_match() { # satisfy|custom|custom_not PLACE WORDS...: the words from
 }
 
 __hx_name_subjects() { # LINE WORDS...: replace aliases of subjects by the subjects' names
-  local __hx_word __hx_is_keyword=1 __hx_known
+  local __hx_word __hx_is_keyword=1 __hx_known IFS=' '
   __hx_quote "$1"
   __hx_words=$__hx_quoted
   shift
@@ -164,13 +164,13 @@ __hx_name_subjects() { # LINE WORDS...: replace aliases of subjects by the subje
 
 __hx_report_result() { # F
   local __hx_stdout __hx_stderr __hx_text __hx_failed=0 __hx_result
-  __hx_read_file $__hx_fd/$((192 + __hx_set))
+  __hx_read_file "$__hx_fd/$((192 + __hx_set))"
   __hx_stdout=$__hx_text
-  __hx_read_file $__hx_fd/$((193 + __hx_set))
+  __hx_read_file "$__hx_fd/$((193 + __hx_set))"
   __hx_stderr=$__hx_text
   __hx_result=$("$1" "$__hx_stdout" "$__hx_stderr" "${__hx_status-}" \
     <$__hx_fd/$((192 + __hx_set)) 2>|$__hx_fd/196) || __hx_failed=$?
-  __hx_read_file $__hx_fd/196
+  __hx_read_file "$__hx_fd/196"
   __hx_report result "$__hx_failed" "$__hx_text" "$__hx_result"
 }
 
@@ -184,6 +184,6 @@ __hx_report_satisfy() { # F ARGS...
     esac
     "$@"
   ) <$__hx_fd/197 2>|$__hx_fd/196 || __hx_answer=$?
-  __hx_read_file $__hx_fd/196
+  __hx_read_file "$__hx_fd/196"
   __hx_report answer "$__hx_answer" "$__hx_text" ''
 }

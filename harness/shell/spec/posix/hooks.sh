@@ -24,8 +24,8 @@ __hx_try() { # KIND: run __hx_code; a status other than 0 or any text on stderr 
   __hx_hook_status=0
   __hx_report hooking "$1" "$__hx_code"
   __hx_eval 2>|$__hx_fd/196 </dev/null || __hx_hook_status=$?
-  if [ "$__hx_hook_status" -ne 0 ] || [ -s $__hx_fd/196 ]; then
-    __hx_read_file $__hx_fd/196
+  if [ "$__hx_hook_status" -ne 0 ] || [ -s "$__hx_fd/196" ]; then
+    __hx_read_file "$__hx_fd/196"
     __hx_report hook "$1" "$__hx_code" "$__hx_hook_status" "$__hx_text" "$__hx_group_line"
     return 1
   fi
@@ -97,7 +97,7 @@ __hx_skip() { # [REASON]
 }
 
 __hx_skip_if() { # [REASON [CMD...]]: without a command, skip nothing
-  [ $# -gt 1 ] || return 0
+  [ "$#" -gt 1 ] || return 0
   local __hx_reason="$1"
   shift
   if ("$@") >/dev/null; then
@@ -157,6 +157,6 @@ __hx_apply_options() {
       *) __hx_sign=+ ;;
     esac
     # an unknown option would end the shell
-    ! (set ${__hx_sign}o "${__hx_option%:*}") 2>/dev/null || set ${__hx_sign}o "${__hx_option%:*}"
+    ! (set "${__hx_sign}o" "${__hx_option%:*}") 2>/dev/null || set "${__hx_sign}o" "${__hx_option%:*}"
   done
 }

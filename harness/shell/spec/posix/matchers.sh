@@ -85,7 +85,7 @@ __hx_report_custom() { # custom|custom_not WORDS...: try names of matchers, the 
     if [ -n "$__hx_function" ] && __hx_is_function "$__hx_function"; then
       break
     fi
-    if [ $# -eq 0 ]; then
+    if [ "$#" -eq 0 ]; then
       __hx_report unknown "$__hx_all"
       return 0
     fi
@@ -105,9 +105,9 @@ __hx_report_custom() { # custom|custom_not WORDS...: try names of matchers, the 
     exit "$__hx_answer"
   ) >|$__hx_fd/197 2>|$__hx_fd/196 </dev/null || __hx_answer=$?
   [ "$__hx_answer" -ne 2 ] || __hx_answer=0
-  __hx_read_file $__hx_fd/197
+  __hx_read_file "$__hx_fd/197"
   __hx_value=$__hx_text
-  __hx_read_file $__hx_fd/196
+  __hx_read_file "$__hx_fd/196"
   if [ "$__hx_answer" -eq 3 ]; then
     __hx_report miscounted "${__hx_function#shellspec_matcher_}"
   else

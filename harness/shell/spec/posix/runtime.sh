@@ -30,7 +30,7 @@ __hx_vital='/usr/lib /usr/bin /etc /var'
 __hx_report() { # NAME FIELDS...
   local __hx_name="$1"
   shift
-  printf '%s\0' "$__hx_name" $# "$@" >>$__hx_fd/$__hx_records
+  printf '%s\0' "$__hx_name" "$#" "$@" >>$__hx_fd/$__hx_records
 }
 
 __hx_quote() { # TEXT: set __hx_quoted to TEXT, quoted
@@ -104,11 +104,11 @@ __hx_close() {
 
 __hx_leave() { # STATUS FIRST LAST LINE
   __hx_target=
-  if [ "$1" -eq 0 ] && [ -s $__hx_fd/198 ]; then
+  if [ "$1" -eq 0 ] && [ -s "$__hx_fd/198" ]; then
     IFS=: read -r __hx_target __hx_set __hx_own __hx_stale <$__hx_fd/198 || :
     : >|$__hx_fd/198 # otherwise the outer group would mistake this for its own end
   else
-    __hx_read_file $__hx_fd/196 # stderr of the hook, if a hook ended the group
+    __hx_read_file "$__hx_fd/196" # stderr of the hook, if a hook ended the group
     __hx_report_stderr lost "$2" "$3" "$1" "$4" "$__hx_text"
   fi
   __hx_report left "$2"
@@ -123,7 +123,7 @@ __hx_example() { # FIRST [ROWS]: return whether to run the example now
   fi
   __hx_await "$1"
   __hx_seen=$1
-  while [ "$__hx_target" -lt $(($1 + ($2 ? $2 : 1))) ]; do
+  while [ "$__hx_target" -lt "$(($1 + ($2 ? $2 : 1)))" ]; do
     __hx_run_before_all
     if [ -n "$__hx_broken" ]; then
       __hx_report broken "$__hx_broken"
@@ -144,7 +144,7 @@ __hx_example() { # FIRST [ROWS]: return whether to run the example now
 __hx_make_ready() { # FIRST ROWS
   [ "$2" -eq 0 ] || eval "__hx_row_args=\$__hx_row_$((__hx_target - $1))"
   [ -z "${__hx_pending_reason+x}" ] || __hx_report pending "$__hx_pending_reason"
-  [ ! -s $__hx_fd/2 ] || __hx_report_stderr group_stderr
+  [ ! -s "$__hx_fd/2" ] || __hx_report_stderr group_stderr
   : >|$__hx_fd/200
   : >|$__hx_fd/199
   __hx_id=$__hx_target
@@ -187,7 +187,7 @@ __hx_done() { # STATUS
   done
   if [ "$1" -ne 0 ]; then
     __hx_report_stderr end_message
-    __hx_read_file $__hx_fd/196
+    __hx_read_file "$__hx_fd/196"
     __hx_report hook_stderr "$__hx_text"
   fi
   __hx_report end "$__hx_id" "$1"
@@ -196,7 +196,7 @@ __hx_done() { # STATUS
 
 __hx_await_end() { # 211|212: fail if a process still has the other end open after some time
   [ "$__hx_stale" -ge 16 ] ||
-    "$__hx_timeout" "$__hx_job_wait" "$__hx_cat" $__hx_fd/$(($1 + __hx_stale))
+    "$__hx_timeout" "$__hx_job_wait" "$__hx_cat" "$__hx_fd/$(($1 + __hx_stale))"
 }
 
 __hx_await_jobs() { # wait for processes that the example started; report those that do not end
@@ -205,12 +205,12 @@ __hx_await_jobs() { # wait for processes that the example started; report those 
     set +fux
     set --
     for __hx_process in /proc/[0-9]*; do
-      if [ "$__hx_process/fd/9" -ef $__hx_fd/$((212 + __hx_stale)) ]; then
+      if [ "$__hx_process/fd/9" -ef "$__hx_fd/$((212 + __hx_stale))" ]; then
         __hx_command=$("$__hx_tr" '\000' ' ' <"$__hx_process/cmdline")
         set -- "$@" "${__hx_command% }"
       fi
     done 2>/dev/null
-    [ $# -eq 0 ] || __hx_report running "$__hx_job_wait" "$@"
+    [ "$#" -eq 0 ] || __hx_report running "$__hx_job_wait" "$@"
   )
   __hx_stale=$((__hx_stale + 2)) # use new pipes: do not wait for these processes again
 }
@@ -283,7 +283,7 @@ for __hx_module in $HX_REQUIRE; do
   import "$__hx_module"
   if __hx_is_function "${__hx_module}_precheck"; then
     __hx_precheck=$(__hx_precheck "$__hx_module" 2>&1) || {
-      __hx_report precheck "$__hx_module" $? "$__hx_precheck"
+      __hx_report precheck "$__hx_module" "$?" "$__hx_precheck"
       exit 1
     }
     __hx_precheck "$__hx_module" >/dev/null 2>&1

@@ -59,7 +59,7 @@ __hx_call() { # LINE F ARGS...: the usual case; calls no functions, since calls 
   builtin set +e # as in shellspec: the code may look for errexit in $-
   {
     builtin printf '%s\0' called 1 "$1"
-    "${@:2}" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <&189 214>/proc/self/fd/211 &&
+    "${@:2}" >&"$((192 + __hx_set))" 2>&"$((193 + __hx_set))" <&189 214>/proc/self/fd/211 &&
       __hx_status=0 || __hx_status=$?
     # end the code's trace and traps, so that they do not show the commands that follow; the text
     # that such a trap prints ends with NUL
@@ -69,7 +69,7 @@ __hx_call() { # LINE F ARGS...: the usual case; calls no functions, since calls 
     builtin read -t 0 -u 211 || builtin read -t "$__hx_job_wait" -u 211 || :
     [[ -z $__hx_preserves ]] || __hx_restore
     builtin printf '\0when\0002\000%s\0%s\0' "$__hx_when" "$__hx_status"
-  } >&$__hx_records 2>&189
+  } >&"$__hx_records" 2>&189
   builtin set -e
 }
 
@@ -82,7 +82,7 @@ __hx_call_specially() { # LINE F ARGS...
   fi
   builtin set +e
   {
-    "$@" >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" && __hx_status=0 ||
+    "$@" >&"$((192 + __hx_set))" 2>&"$((193 + __hx_set))" <"$__hx_stdin" && __hx_status=0 ||
       __hx_status=$?
     builtin trap -- - RETURN
     builtin trap -- "${__hx_traced:--}" DEBUG
@@ -103,7 +103,7 @@ __hx_hooked() { # KIND F ARGS...: run the hooks before the evaluation, the evalu
   local __hx_at
   for ((__hx_at = 0; __hx_at < ${#__hx_before[@]}; __hx_at++)); do
     __hx_code=${__hx_before[__hx_at]}
-    __hx_eval || return $?
+    __hx_eval || return "$?"
   done
   # shellcheck disable=SC2015 # a trap is set without failure
   "$@" && {
@@ -117,7 +117,7 @@ __hx_hooked() { # KIND F ARGS...: run the hooks before the evaluation, the evalu
   } >&189 2>&189
   for ((__hx_at = ${#__hx_after[@]} - 1; __hx_at >= 0; __hx_at--)); do
     __hx_code=${__hx_after[__hx_at]}
-    __hx_eval || return $?
+    __hx_eval || return "$?"
   done
 }
 
@@ -134,7 +134,7 @@ __hx_evaluate() { # F ARGS...: run the evaluation in a subshell, which errexit m
       fi
     )
     __hx_status=$?
-  } >&$((192 + __hx_set)) 2>&$((193 + __hx_set)) <"$__hx_stdin" 214>/proc/self/fd/211
+  } >&"$((192 + __hx_set))" 2>&"$((193 + __hx_set))" <"$__hx_stdin" 214>/proc/self/fd/211
   case $__hx_errexit in *e*) builtin set -e ;; esac
   __hx_finish "$__hx_status"
 }
@@ -149,7 +149,7 @@ __hx_run_hooked() { # F ARGS...
   local __hx_at
   for ((__hx_at = 0; __hx_at < ${#__hx_before_run[@]}; __hx_at++)); do
     __hx_code=${__hx_before_run[__hx_at]}
-    __hx_eval || builtin exit $?
+    __hx_eval || builtin exit "$?"
   done
   "$@"
   {
@@ -160,7 +160,7 @@ __hx_run_hooked() { # F ARGS...
   ((__hx_status == 0)) || builtin exit "$__hx_status"
   for ((__hx_at = ${#__hx_after_run[@]} - 1; __hx_at >= 0; __hx_at--)); do
     __hx_code=${__hx_after_run[__hx_at]}
-    __hx_eval || builtin exit $?
+    __hx_eval || builtin exit "$?"
   done
 }
 
@@ -254,7 +254,7 @@ __hx_assert() { # LINE CMD...
     builtin set -e
     "${@:2}"
   ) </dev/null 2>|/proc/self/fd/196
-  builtin set -- "$1" $? "${@:2}"
+  builtin set -- "$1" "$?" "${@:2}"
   case $__hx_errexit in *e*) builtin set -e ;; esac
   __hx_read_file /proc/self/fd/196
   __hx_report assert "$1" "$2" "$__hx_text" "${@:3}"

@@ -3,21 +3,21 @@
 __hx_the() { # LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
   __hx_expected=1 __hx_special=expected
-  builtin printf '%s\0' the $# "$@" >&$__hx_records
+  builtin printf '%s\0' the "$#" "$@" >&"$__hx_records"
 }
 
 __hx_the_variable() { # PLACE LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
   __hx_expected=1 __hx_special=expected
   __hx_report_variable "${!1-}"
-  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&$__hx_records
+  builtin printf '%s\0' the "$(($# - 1))" "${@:2}" >&"$__hx_records"
 }
 
 __hx_the_path() { # PLACE LINE WORDS...
   [[ -z $__hx_mute ]] || return 0
   __hx_expected=1 __hx_special=expected
   __hx_report_path "${!1-}"
-  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&$__hx_records
+  builtin printf '%s\0' the "$(($# - 1))" "${@:2}" >&"$__hx_records"
 }
 
 __hx_the_contents() { # PLACE LINE WORDS...
@@ -25,14 +25,14 @@ __hx_the_contents() { # PLACE LINE WORDS...
   __hx_expected=1 __hx_special=expected
   __hx_report_path "${!1-}"
   __hx_report_contents "${!1-}"
-  builtin printf '%s\0' the $(($# - 1)) "${@:2}" >&$__hx_records
+  builtin printf '%s\0' the "$(($# - 1))" "${@:2}" >&"$__hx_records"
 }
 
 __hx_report_variable() { # NAME
   case $1 in
     [!A-Za-z_]* | *[!A-Za-z0-9_]*)
       if [[ ! $1 =~ ^[A-Za-z_][A-Za-z0-9_]*\[.+\]$ ]]; then
-        builtin printf '%s\0' variable 3 "$1" unset '' >&$__hx_records
+        builtin printf '%s\0' variable 3 "$1" unset '' >&"$__hx_records"
         return 0
       fi
       ;;
@@ -44,9 +44,9 @@ __hx_report_variable() { # NAME
   if [[ -n ${!1+x} ]]; then
     local __hx_text
     __hx_text="${!1}"
-    builtin printf '%s\0' variable 4 "$1" set "$__hx_attributes" "$__hx_text" >&$__hx_records
+    builtin printf '%s\0' variable 4 "$1" set "$__hx_attributes" "$__hx_text" >&"$__hx_records"
   else
-    builtin printf '%s\0' variable 3 "$1" unset "$__hx_attributes" >&$__hx_records
+    builtin printf '%s\0' variable 3 "$1" unset "$__hx_attributes" >&"$__hx_records"
   fi
 }
 
@@ -73,7 +73,7 @@ __hx_report_path() { # PATH
       [[ ! -c $__hx_file ]] || __hx_flags+=c
     fi
   fi
-  builtin printf '%s\0' path 2 "$__hx_file" "$__hx_flags" >&$__hx_records
+  builtin printf '%s\0' path 2 "$__hx_file" "$__hx_flags" >&"$__hx_records"
 }
 
 __hx_is_empty() { # DIRECTORY
@@ -98,7 +98,7 @@ __hx_report_contents() { # PATH
   local __hx_file=${__hx_aliases[${1:-/}]-$1} __hx_text
   if [[ -r $__hx_file && ! -d $__hx_file ]]; then
     __hx_read_file "$__hx_file"
-    builtin printf '%s\0' contents 1 "$__hx_text" >&$__hx_records
+    builtin printf '%s\0' contents 1 "$__hx_text" >&"$__hx_records"
   fi
 }
 
@@ -117,7 +117,7 @@ __hx_ask() { # LINE WORDS...: report the sentence, then carry out the parent's r
     __hx_take_subject "$@" || return 0
     builtin set -- "${__hx_words[@]}"
   fi
-  builtin printf '%s\0' ask $# "$@" >&190
+  builtin printf '%s\0' ask "$#" "$@" >&190
   while IFS= builtin read -r -d '' -u 207 __hx_op; do
     IFS= builtin read -r -d '' -u 207 __hx_argument
     case $__hx_op in

@@ -48,7 +48,7 @@ for __hx_module in "${__hx_modules[@]}"; do
   import "$__hx_module"
   if builtin declare -F "${__hx_module}_precheck" >/dev/null; then
     __hx_precheck=$(__hx_precheck "$__hx_module" 2>&1) || {
-      __hx_report precheck "$__hx_module" $? "$__hx_precheck"
+      __hx_report precheck "$__hx_module" "$?" "$__hx_precheck"
       builtin exit 1
     }
     __hx_precheck "$__hx_module" >/dev/null 2>&1

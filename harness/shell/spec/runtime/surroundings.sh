@@ -133,7 +133,7 @@ spec_judge() { # NAME STATUS: store a command's status, or that the command wrot
 
 spec_hook() { # NAME CODE: run a hook after the example; store its result in NAME
   eval "$2" >/dev/null </dev/null 2>|/proc/self/fd/196
-  spec_judge "$1" $?
+  spec_judge "$1" "$?"
 }
 
 spec_assert() { # NAME COMMAND ARGS...: run the command; store its result in NAME
@@ -141,7 +141,7 @@ spec_assert() { # NAME COMMAND ARGS...: run the command; store its result in NAM
     builtin set -e
     "${@:2}"
   ) >/dev/null </dev/null 2>|/proc/self/fd/196
-  spec_judge "$1" $?
+  spec_judge "$1" "$?"
 }
 
 spec_is_empty_directory() { # PATH
@@ -163,7 +163,7 @@ spec_satisfies() { # NAME FUNCTION ARGS...: call FUNCTION with the value on stdi
     fi
     "${@:2}"
   ) >/dev/null < <(builtin printf '%s' "${__hx_value-}") 2>|/proc/self/fd/196
-  spec_judge "$1" $?
+  spec_judge "$1" "$?"
 }
 
 spec_keep() { # NAME: store the value in the variable NAME

@@ -47,6 +47,15 @@ Describe 'modes of the code'
     The value 'a b' should equal 'a b'
     The variable IFS should equal :
   End
+  It 'succeeded: an IFS with the characters of paths and numbers survives'
+    sets() { IFS=/0123456789cdefloprs-; echo out; }
+    When call sets
+    The status should be success
+    The output should equal out
+    The variable IFS should equal /0123456789cdefloprs-
+    The path "$SHELLSPEC_WORKDIR" should be exist
+    Assert true
+  End
   It 'succeeded: posix mode survives' bash
     sets() { set -o posix; }
     When call sets
@@ -278,6 +287,33 @@ Describe 'code in strict mode' bash
   It 'succeeded: the example after a failing statement runs'
     When call works
     The output should be present
+  End
+End
+
+Describe 'code with an IFS of characters in paths and numbers'
+  IFS=/0123456789cdefloprs-
+  Before 'begin=1'
+  After 'test "$begin" = 1'
+  begin() { echo out; echo err >&2; return 12; }
+  matches() { test "$matches" = out; }
+
+  It 'succeeded: an evaluation'
+    When call begin
+    The status should equal 12
+    The output should satisfy matches
+    The error should equal err
+  End
+  It 'succeeded: an evaluation in a subshell, with input and options'
+    Data 'a b'
+    Set errexit:on
+    When run cat
+    The output should equal 'a b'
+  End
+  It 'FAILED: a pattern'
+    When run begin
+    The status should equal 1
+    The output should match pattern 'o?'
+    The error should be present
   End
 End
 
