@@ -60,7 +60,7 @@ FAULTS = (
     Fault(
         campaign="resources",
         what="if the disk was full, an unfinished file stayed in the folder of a cached image or checkpoint",
-        test="suites/unit/image/test_manifest.py::test_full_disk_leaves_no_other_file_and_the_image_is_verified_again",
+        test="suites/unit/image/test_manifest.py::test_image_is_verified_again_if_the_disk_was_full_at_the_first_verification",
     ),
     Fault(
         campaign="resources",

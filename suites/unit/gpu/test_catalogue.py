@@ -54,7 +54,7 @@ def test_error_shows_every_package_with_unusable_models(
         load_catalogue().get("x")
 
 
-def test_shipped_model_has_the_values_that_nvidias_driver_looks_for() -> None:
+def test_shipped_models_have_the_pci_ids_and_boot_registers_that_the_nvidia_driver_reads() -> None:
     models = load_catalogue().models
     found = {
         name: (
@@ -89,7 +89,7 @@ def test_shipped_model_has_the_values_that_nvidias_driver_looks_for() -> None:
         assert model.ids_from, model
 
 
-def test_registers_are_in_a_64bit_bar_on_hopper_but_not_on_ampere() -> None:
+def test_bar_0_is_64bit_on_hopper_and_32bit_on_ampere() -> None:
     catalogue = load_catalogue()
 
     assert catalogue.get("h100-sxm5-80gb").bars.vfio_user == {
@@ -111,7 +111,7 @@ def test_shipped_node_has_eight_gpus_of_one_model() -> None:
     assert node.needs_fabric_manager
 
 
-def test_boot_registers_have_separate_fields_for_implementation_and_revision(
+def test_model_revision_is_in_the_revision_field_of_both_boot_registers(
     tmp_path: Path,
 ) -> None:
     _model(tmp_path, MODEL_FILE.replace("0xa1", "0xb2"))

@@ -66,7 +66,7 @@ def test_conventional_pci_function_has_no_capabilities() -> None:
         assert (space.read(0x06, 2), space.read(0x34, 1), space.read(0x68, 4)) == (0, 0, 0)
 
 
-def test_bar_to_which_all_ones_were_written_reads_as_its_size() -> None:
+def test_bar_reads_as_its_size_after_a_write_of_all_ones() -> None:
     sizes = {0x10: 16 * _MIB, 0x14: 32 * _MIB, 0x18: 0, 0x1C: _MIB, 0x28: 0}
     space = _space()
 

@@ -228,7 +228,7 @@ def test_accesses_from_several_threads_are_all_recorded() -> None:
     assert [access.sequence for access in trace.accesses] == list(range(2003))
 
 
-def test_wait_ends_as_soon_as_the_guest_has_placed_the_gpu() -> None:
+def test_wait_until_placed_ends_when_the_guest_assigns_the_bar_addresses() -> None:
     gpu = a_gpu()
     assert not gpu.wait_until_placed(Deadline.after(0))
     waits = threading.Event()

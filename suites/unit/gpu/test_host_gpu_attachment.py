@@ -7,7 +7,7 @@ import json
 from harness.gpu import HostGpuAttachment
 
 
-def test_gpu_with_one_pci_function_is_plugged_without_its_bios() -> None:
+def test_gpu_with_one_pci_function_is_plugged_without_its_option_rom() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.0",))
 
     assert gpu.to_device_add("rp2", None) == [
@@ -37,7 +37,7 @@ def test_pci_function_zero_of_a_group_is_plugged_last() -> None:
     assert [json.loads(each) for each in gpu.to_device_argv("rp0")] == devices
 
 
-def test_gpu_keeps_the_device_id_even_if_it_is_not_pci_function_zero_of_its_group() -> None:
+def test_device_id_of_the_gpu_has_no_suffix_even_if_the_gpu_is_not_pci_function_zero() -> None:
     gpu = HostGpuAttachment(id="gpu0", addresses=("0000:65:00.1", "0000:65:00.0"))
 
     assert [each["id"] for each in gpu.to_device_add("rp0", None)] == ["gpu0", "gpu0-0"]

@@ -188,7 +188,7 @@ def test_stream_that_is_truncated_in_a_message_is_a_protocol_violation(
     assert "middle of a message, after 40 bytes" in ending.detail
 
 
-def test_message_whose_pieces_have_many_descriptors_ends_the_connection(
+def test_message_with_too_many_file_descriptors_ends_the_connection(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     ours, theirs = os.pipe()
@@ -321,7 +321,7 @@ def test_no_answer_is_pending_after_the_last_request(server: MpqemuServer, qemu:
     assert state.last_request.command is Command.SET_IRQFD
 
 
-def test_gpu_that_was_plugged_before_or_is_not_served_cannot_be_plugged(
+def test_gpu_cannot_be_plugged_twice_or_without_a_running_server(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     qemu.config_read(0)
@@ -409,7 +409,7 @@ def test_any_sequence_of_messages_gets_one_answer_for_each_request(messages: lis
 
 
 @given(messages=st.lists(_VALID, max_size=5), junk=_ANY, rest=st.lists(_VALID, max_size=5))
-def test_any_bytes_end_the_connection_with_a_reason_and_leave_no_descriptor(
+def test_connection_with_random_bytes_ends_with_a_reason_and_leaves_no_file_descriptor(
     messages: list[bytes], junk: bytes, rest: list[bytes]
 ) -> None:
     before = open_descriptors()

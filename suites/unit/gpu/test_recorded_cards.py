@@ -56,7 +56,7 @@ def _model(card: str) -> GpuModel:
 
 
 @each_card
-def test_bars_and_configuration_space_of_the_model_are_like_the_recorded_ones(
+def test_bars_and_configuration_space_header_of_the_model_match_the_recorded_card(
     card: str,
 ) -> None:
     """Only the board id of the H200 and the list of capabilities differ."""
@@ -79,7 +79,7 @@ def test_bars_and_configuration_space_of_the_model_are_like_the_recorded_ones(
 
 
 @each_card
-def test_pci_function_with_msi_has_its_capabilities_at_the_offsets_of_the_card(
+def test_capabilities_of_the_emulated_gpu_are_at_the_offsets_of_the_recorded_card(
     card: str,
 ) -> None:
     """The driver reads the width and the speed of a Hopper GPU's link at fixed offsets."""
@@ -121,7 +121,7 @@ def test_names_and_pci_ids_of_the_model_match_the_recordings(card: str) -> None:
 
 
 @each_card
-def test_instances_that_provisioning_creates_for_each_mig_profile_fill_the_recorded_card(
+def test_provisioning_creates_as_many_mig_instances_of_each_profile_as_the_card_allows(
     card: str,
 ) -> None:
     """Each profile id exists on the card, and the number of instances is the card's maximum."""
@@ -145,7 +145,7 @@ def test_instances_that_provisioning_creates_for_each_mig_profile_fill_the_recor
 
 
 @each_card
-def test_invented_identity_of_the_card_is_the_same_in_all_recordings(card: str) -> None:
+def test_all_recordings_of_a_card_have_the_same_invented_uuid_and_serial_number(card: str) -> None:
     number = {"h100": "100", "h200": "200"}[card]
     report = load_recording(f"nvidia-smi/580.159.04-{card}-q").text
     texts = [load_recording(name).text for name in recording_names() if f"04-{card}-" in name]

@@ -118,7 +118,7 @@ def test_mig_mode_changes_at_once_if_no_reset_is_needed() -> None:
     assert gpu.mig_mode == MigMode(is_enabled=True, is_pending=True)
 
 
-def test_gpu_without_mig_is_never_partitioned() -> None:
+def test_mig_mode_stays_disabled_on_a_gpu_without_mig() -> None:
     model = replace(a_model(), has_mig=False)
     gpu = EmulatedGpu(model, bars=model.bars.mpqemu)
 
@@ -128,7 +128,7 @@ def test_gpu_without_mig_is_never_partitioned() -> None:
     assert gpu.mig_mode == MigMode(is_enabled=False, is_pending=False)
 
 
-def test_mig_mode_changes_only_at_the_reset_that_it_needs() -> None:
+def test_pending_mig_mode_takes_effect_at_the_next_reset() -> None:
     gpu = a_gpu()
     GpuScript(mig_needs_reset=True).apply(gpu)
 

@@ -29,7 +29,7 @@ def test_gpu_for_mpqemu_has_32bit_bars_and_a_conventional_configuration_space(
     assert server.gpu.config_size == 256
 
 
-def test_gpu_for_vfio_user_has_bars_that_fit_and_an_express_configuration_space(
+def test_gpu_for_vfio_user_has_bars_that_fit_the_aperture_and_an_express_configuration_space(
     tmp_path: Path,
 ) -> None:
     server = serve_gpu(

@@ -16,7 +16,7 @@ def _recorder(capacity: int = 4) -> TraceRecorder:
     return TraceRecorder(FakeClock(look_s=1.0), capacity)
 
 
-def test_trace_separates_accesses_by_bar() -> None:
+def test_bar_accesses_of_a_trace_are_filtered_by_bar() -> None:
     recorder = _recorder()
     recorder.access(AccessKind.CONFIG_READ, None, 0, 4, 0x233010DE)
     recorder.access(AccessKind.BAR_READ, 0, 0xA00, 4, 0x180A1000)

@@ -47,7 +47,7 @@ def test_qemu_output_without_a_version_raises_an_error() -> None:
         parse_qemu_version("segmentation fault")
 
 
-def test_transport_is_mpqemu_if_mpqemu_is_safe() -> None:
+def test_mpqemu_is_the_transport_for_qemu_versions_that_are_known_to_be_safe() -> None:
     safe: list[tuple[tuple[int, int, int], AcceleratorName]] = [
         ((6, 0, 0), "tcg"),
         ((7, 2, 22), "kvm"),
@@ -91,7 +91,7 @@ def test_devices_are_found_in_stdout_or_stderr_of_qemu() -> None:
         assert find_transport("/opt/qemu", "tcg", Qemu(stream)) is Transport.MPQEMU
 
 
-def test_transport_is_vfio_user_if_vfio_user_is_safe() -> None:
+def test_vfio_user_is_the_transport_for_qemu_versions_that_are_known_to_be_safe() -> None:
     safe: list[tuple[tuple[int, int, int], AcceleratorName]] = [
         ((10, 1, 1), "kvm"),
         ((11, 1, 3), "tcg"),
@@ -106,7 +106,7 @@ def test_transport_is_vfio_user_if_vfio_user_is_safe() -> None:
         assert chosen is Transport.VFIO_USER
 
 
-def test_error_for_a_qemu_without_a_safe_transport_is_one_sentence() -> None:
+def test_error_for_a_qemu_without_a_safe_transport_has_the_reason_and_usable_versions() -> None:
     unsafe: list[tuple[str, tuple[int, int, int], AcceleratorName, str]] = [
         (_MPQEMU, (8, 2, 0), "tcg", "'x-pci-proxy-dev' crashes QEMU under TCG"),
         (_MPQEMU, (10, 0, 13), "tcg", "no device 'vfio-user-pci' and its .* crashes"),

@@ -72,7 +72,7 @@ def test_verification_mentions_the_image_that_changed(cache: Cache) -> None:
     assert f"The image's file '{damaged.disk}' has the digest" in (damages[damaged.folder] or "")
 
 
-def test_verification_mentions_the_image_without_its_parent(cache: Cache) -> None:
+def test_verification_reports_an_image_whose_parent_is_missing(cache: Cache) -> None:
     parent = cache.ensure()
     cache.derive(parent, lambda _disk: None)
     (parent.folder / "manifest.json").unlink()
@@ -123,7 +123,7 @@ def test_finding_an_image_does_not_update_the_time_of_its_last_use(cache: Cache)
     assert [removal.path for removal in _collect(cache)] == [image.folder]
 
 
-def test_image_without_a_manifest_is_listed_by_the_name_and_key_of_its_folder(
+def test_image_with_a_damaged_manifest_is_listed_by_the_name_and_key_of_its_folder(
     cache: Cache,
 ) -> None:
     folder = cache.folder / "debian-12-gpu-0123456789abcdef"
@@ -166,7 +166,7 @@ def test_parent_of_a_kept_image_is_kept(cache: Cache) -> None:
     assert [removal.path for removal in _collect(cache)] == [child.folder, parent.folder]
 
 
-def test_image_in_use_and_its_parent_are_kept_and_their_sizes_are_part_of_the_total_size(
+def test_removal_to_a_size_limit_keeps_images_in_use_and_their_parents_but_counts_their_sizes(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The image in use was opened longest ago, so it would be removed first."""
@@ -189,7 +189,7 @@ def test_image_in_use_and_its_parent_are_kept_and_their_sizes_are_part_of_the_to
     ]
 
 
-def test_image_that_is_removed_while_it_is_verified_is_left_out(
+def test_verification_leaves_out_an_image_that_is_removed_meanwhile(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = cache.ensure()
@@ -260,7 +260,7 @@ def test_staging_folder_of_a_killed_process_is_removed(cache: Cache) -> None:
     assert not left.exists()
 
 
-def test_manifest_of_an_image_is_refused_as_the_manifest_of_a_cloud_image(cache: Cache) -> None:
+def test_image_manifest_cannot_be_read_as_a_cloud_image_manifest(cache: Cache) -> None:
     image = cache.ensure()
 
     with pytest.raises(Exception, match="is malformed"):

@@ -135,7 +135,7 @@ def test_error_for_an_invalid_recipe_mentions_the_file_and_the_line_and_the_key(
         assert slip.message in str(refusal.value)
 
 
-def test_empty_catalogue_and_file_name_that_cannot_name_an_image_are_refused(
+def test_empty_catalogue_and_recipe_file_with_an_invalid_image_name_are_refused(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(BadInputError, match=r"There is no image recipe \(\*\.yaml\) in"):
@@ -177,7 +177,7 @@ def _point_elsewhere(folder: Path) -> None:
     (folder / "node/root/etc/fstab").symlink_to("mtab")
 
 
-def test_image_key_changes_with_every_input(tmp_path: Path) -> None:
+def test_image_key_changes_with_each_file_and_mode_and_link_of_the_recipe(tmp_path: Path) -> None:
     recipe = a_recipe(tmp_path)
     changes = {
         "tree": _edit("node/root/etc/fstab"),
@@ -204,7 +204,7 @@ def test_fifo_among_the_files_of_a_recipe_is_refused(tmp_path: Path) -> None:
         recipe.key(builder="one")
 
 
-def test_symbolic_link_to_a_folder_is_one_file_of_a_tree(tmp_path: Path) -> None:
+def test_symbolic_link_to_a_folder_is_listed_as_one_file_and_not_followed(tmp_path: Path) -> None:
     recipe = a_recipe(tmp_path)
     (recipe.trees[0].path / "etc/more").symlink_to("../usr")
 
@@ -298,7 +298,9 @@ def test_unsigned_image_from_an_http_url_is_refused(tmp_path: Path) -> None:
     ) == ["https://example.org/x/"]
 
 
-def test_download_locations_are_in_order_and_without_duplicates(tmp_path: Path) -> None:
+def test_preferred_mirror_is_the_first_download_location_and_is_listed_once(
+    tmp_path: Path,
+) -> None:
     recipe = a_cloud_image_recipe(
         tmp_path,
         folder="https://one.example.org/x",
@@ -312,14 +314,14 @@ def test_download_locations_are_in_order_and_without_duplicates(tmp_path: Path) 
     ]
 
 
-def test_path_refers_to_a_local_image() -> None:
+def test_image_name_that_is_a_path_refers_to_a_local_image() -> None:
     catalogue = load_catalogue()
 
     for name in ("my.qcow2", "images/my.img", "../bakes/noble"):
         assert catalogue.get(name) == LocalImage.at(Path(name))
 
 
-def test_recipe_of_a_local_image_has_its_path_and_can_set_its_firmware(tmp_path: Path) -> None:
+def test_local_image_recipe_has_a_path_and_can_set_the_firmware(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text("{schema: 1, kind: file, path: ../out/node.raw}")
     (tmp_path / "own").mkdir()
     (tmp_path / "own/efi.yaml").write_text("schema: 1\nextends: ours\nfirmware: uefi\n")
@@ -336,7 +338,7 @@ def test_recipe_of_a_local_image_has_its_path_and_can_set_its_firmware(tmp_path:
 DIGEST = "0f" * 32
 
 
-def test_url_with_a_digest_stands_for_an_image_to_download() -> None:
+def test_url_with_a_digest_is_a_cloud_image_with_a_pinned_digest() -> None:
     source = load_catalogue().get(
         f"https://images.example.org:8443/2026/our-node_2.qcow2#sha256={DIGEST}"
     )
@@ -425,7 +427,7 @@ def test_cloud_image_needs_a_digest_list_or_a_digest(tmp_path: Path) -> None:
             a_cloud_image_recipe(tmp_path, folder="https://example.org/x", entry=PINNED, more=more)
 
 
-def test_recipe_of_a_cloud_image_has_its_driver_and_firmware(tmp_path: Path) -> None:
+def test_cloud_image_recipe_can_set_the_driver_and_firmware(tmp_path: Path) -> None:
     more = (
         "firmware: uefi\ndriver:\n  repository: mcr.example.org/gpu\n  version: 580.1.2\n"
         '  sha: "2026"\n'
@@ -438,7 +440,7 @@ def test_recipe_of_a_cloud_image_has_its_driver_and_firmware(tmp_path: Path) -> 
     assert recipe.file.driver.reference == "mcr.example.org/gpu:580.1.2-2026"
 
 
-def test_signing_key_of_each_shipped_cloud_image_has_the_fingerprint_in_its_recipe() -> None:
+def test_fingerprint_of_each_shipped_signing_key_matches_the_recipe_of_its_cloud_image() -> None:
     """The fingerprint of a version 4 key is the SHA-1 of its first packet (RFC 9580, 5.5.4)."""
     signed = [
         entry

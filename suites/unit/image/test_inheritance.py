@@ -66,7 +66,7 @@ def test_lists_are_appended_and_mappings_are_merged_and_other_values_are_replace
     assert recipe.file.release == "trixie"
 
 
-def test_recipe_replaces_the_lists_that_it_names_and_removes_values_that_are_null(
+def test_extending_recipe_can_replace_lists_and_remove_values_with_null(
     shipped: Path, own: Path
 ) -> None:
     recipe = _read(

@@ -83,14 +83,14 @@ def test_derived_image_needs_files_only_of_its_own_kernels(
         IMAGE_FORMAT.read(tmp_path)
 
 
-def test_missing_kernel_is_refused(tmp_path: Path, manifest: Manifest) -> None:
+def test_image_with_a_missing_kernel_file_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     (tmp_path / "kernels/6.1/vmlinuz").unlink()
 
     with pytest.raises(ImageDamagedError, match="vmlinuz' is missing"):
         IMAGE_FORMAT.check_structure(tmp_path, manifest)
 
 
-def test_image_with_a_broken_stamp_is_not_treated_as_verified(
+def test_image_with_an_invalid_verified_json_file_is_not_treated_as_verified(
     tmp_path: Path, manifest: Manifest
 ) -> None:
     for stamp in ("", "{}"):
@@ -99,7 +99,7 @@ def test_image_with_a_broken_stamp_is_not_treated_as_verified(
         assert not IMAGE_FORMAT.is_verified_since_boot(tmp_path, manifest)
 
 
-def test_full_disk_leaves_no_other_file_and_the_image_is_verified_again(
+def test_image_is_verified_again_if_the_disk_was_full_at_the_first_verification(
     tmp_path: Path, manifest: Manifest
 ) -> None:
     before = {path.name for path in tmp_path.iterdir()}

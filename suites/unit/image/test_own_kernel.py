@@ -94,7 +94,9 @@ def test_file_that_is_not_a_package_is_refused(tmp_path: Path) -> None:
         KernelPackages(packages=())
 
 
-def test_digest_changes_with_names_and_contents_and_links_and_the_initrd(tmp_path: Path) -> None:
+def test_kernel_digest_changes_with_module_names_and_contents_and_links_and_the_initrd(
+    tmp_path: Path,
+) -> None:
     modules = modules_of(tmp_path)
     vmlinuz = a_vmlinuz(tmp_path / "vmlinuz")
     seen = {KernelFiles(vmlinuz=vmlinuz, modules=modules).digest()}

@@ -60,7 +60,7 @@ def test_image_is_built_once(cache: Cache) -> None:
     assert image.driver.tag == "580.126.09-20260801000000"
 
 
-def test_changed_recipe_gets_its_own_image(tmp_path: Path) -> None:
+def test_recipe_change_builds_a_new_image_and_keeps_the_old_image(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     first = cache.ensure()
     (tmp_path / "catalogue/node/root/etc/fstab").write_text("/dev/vdb / ext4\n")
@@ -270,7 +270,9 @@ def test_derived_image_is_made_once_from_an_overlay_on_its_parent(cache: Cache) 
     assert derived.driver == parent.driver
 
 
-def test_kernel_that_was_installed_in_a_derived_image_is_its_newest_kernel(cache: Cache) -> None:
+def test_kernel_installed_in_a_derived_image_is_the_newest_kernel_of_the_image(
+    cache: Cache,
+) -> None:
     """The new kernel replaces the parent's kernel of the same version; the parent's others stay."""
     parent = cache.ensure()
     versions = [kernel.version for kernel in parent.kernels]
@@ -382,7 +384,7 @@ def _prepare(cache: Cache, digest: str, *, is_raw: bool = False) -> Image:
     )
 
 
-def test_node_image_of_a_cloud_image_keeps_its_kernels_and_their_command_lines(
+def test_node_image_of_a_cloud_image_has_the_kernels_and_command_lines_of_the_cloud_image(
     cache: Cache,
 ) -> None:
     image = _prepare(cache, "sha256:12")
@@ -403,7 +405,7 @@ def test_node_image_of_a_cloud_image_keeps_its_kernels_and_their_command_lines(
     assert cache.derive(image, lambda _disk: None).kernels == image.kernels
 
 
-def test_prepared_disk_that_is_not_qcow2_is_damaged(cache: Cache) -> None:
+def test_prepared_disk_that_is_not_qcow2_is_refused_as_damaged(cache: Cache) -> None:
     with pytest.raises(ImageDamagedError, match="is not a qcow2"):
         _prepare(cache, "sha256:12", is_raw=True)
 

@@ -80,7 +80,7 @@ MINE = Provisioner(
 )
 
 
-def test_baked_cloud_image_keeps_no_files_of_the_harness() -> None:
+def test_clean_script_removes_the_files_of_the_provisioner_and_the_agent() -> None:
     lines = clean_script(MINE).splitlines()
 
     removed = {

@@ -25,7 +25,7 @@ def _a_guest(runner: ScriptedRunner, *, menu: str | None) -> Guest:
     return Guest("noble", runner)
 
 
-def test_method_boot_once_selects_the_menu_entry_of_the_kernel() -> None:
+def test_boot_once_calls_grub_reboot_with_the_menu_entry_of_the_kernel() -> None:
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
     runner.expect(("grub-reboot", "gnulinux-advanced-1234>gnulinux-55-advanced-1234"))
@@ -56,7 +56,7 @@ def test_image_without_grub_is_reported() -> None:
         boot_once(guest, "6.1.0-55-cloud-amd64")
 
 
-def test_lasting_choice_of_a_kernel_regenerates_the_menu() -> None:
+def test_boot_always_regenerates_the_menu_and_sets_the_default_entry() -> None:
     """The new menu may have other entry ids, so the entry's id is read from the new menu."""
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
@@ -77,7 +77,7 @@ def test_lasting_choice_of_a_kernel_regenerates_the_menu() -> None:
         boot_always(guest, "6.1.0-55-cloud-amd64")
 
 
-def test_lasting_choice_of_a_kernel_that_the_menu_lacks_changes_nothing() -> None:
+def test_boot_always_changes_nothing_if_the_menu_has_no_entry_for_the_kernel() -> None:
     runner = ScriptedRunner()
     guest = _a_guest(runner, menu=MENU)
 

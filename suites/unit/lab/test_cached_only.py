@@ -24,7 +24,7 @@ def _missing() -> NoReturn:
     raise DamagedError("The artifact is missing.")
 
 
-def test_artifact_that_a_cache_lacks_is_not_made(tmp_path: Path) -> None:
+def test_cached_only_lab_raises_an_error_for_a_missing_artifact(tmp_path: Path) -> None:
     for number, cache in enumerate(("images", "derived", "checkpoints")):
         folder = tmp_path / str(number)
         lab = CachedOnlyLab.__new__(CachedOnlyLab)

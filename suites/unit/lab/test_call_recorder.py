@@ -35,7 +35,7 @@ def test_exit_code_is_assigned_to_the_latest_call_with_the_same_process_id() -> 
     assert [call.exit_code for call in parse_calls(log)] == [None, 3]
 
 
-def test_no_call_is_read_from_a_text_that_is_not_a_call_log() -> None:
+def test_parsing_a_text_that_is_not_a_call_log_returns_no_calls() -> None:
     for text in ("", "E\x1f7\x1f0\x1e\n", "x\n"):
         assert parse_calls(text) == [], text
 
@@ -51,7 +51,7 @@ def test_missing_or_truncated_call_log_is_an_error(tmp_path: Path) -> None:
         recorder.calls(cut.evidence)
 
 
-def test_each_command_is_replaced_by_a_program_for_all_users() -> None:
+def test_each_recorded_command_has_an_executable_in_usr_local_sbin() -> None:
     files = CallRecorder(["dkms", "modprobe"]).files
 
     assert [(file.path, file.mode) for file in files] == [

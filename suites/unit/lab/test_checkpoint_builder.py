@@ -99,7 +99,7 @@ def test_checkpoint_of_a_derived_state_refers_to_the_checkpoint_of_the_parent_st
     assert checkpoint.parent.key == checkpoint_of(lab, booted(an_image()))[0].key
 
 
-def test_second_request_for_a_checkpoint_is_answered_without_the_store_until_the_builder_closes(
+def test_checkpoint_is_requested_from_the_store_only_once_until_the_builder_closes(
     lab: Lab,
 ) -> None:
     store = FakeStore()
@@ -141,7 +141,7 @@ def test_digest_of_a_base_disk_is_read_from_the_manifest_entry_of_the_disk(
 # -- making a checkpoint ---------------------------------------------------------------------------
 
 
-def test_memory_file_of_a_checkpoint_has_disk_space_for_each_block(tmp_path: Path) -> None:
+def test_all_disk_blocks_of_a_checkpoint_memory_file_are_allocated(tmp_path: Path) -> None:
     """QEMU is killed by SIGBUS at a page without a block."""
     ram = tmp_path / "ram"
     ram.write_bytes(b"copied")
@@ -189,7 +189,7 @@ def builder(
     )
 
 
-def test_machine_that_becomes_a_checkpoint_has_disk_and_memory_in_the_checkpoints_folder(
+def test_disk_and_memory_file_of_a_new_checkpoint_are_in_the_folder_of_the_checkpoint(
     builder: CheckpointBuilder, making: FakeStore, stage: Stage
 ) -> None:
     builder.ensure_checkpoint(booted(an_image()))
@@ -215,7 +215,7 @@ def test_machine_that_becomes_a_checkpoint_has_disk_and_memory_in_the_checkpoint
     assert nonce not in making.facts.values()
 
 
-def test_only_the_first_machine_of_a_cloud_image_has_its_seed_and_a_larger_disk(
+def test_machine_of_a_derived_checkpoint_has_no_seed_and_no_enlarged_disk(
     builder: CheckpointBuilder, making: FakeStore, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overlays: list[tuple[Path, int | None]] = []

@@ -126,7 +126,7 @@ def test_machine_with_uefi_has_its_own_copy_of_the_uefi_variables(
     assert (tmp_path / "uefi-variables.fd").read_text() == "variables"
 
 
-def test_host_without_uefi_firmware_makes_no_checkpoint_of_a_uefi_machine(
+def test_checkpoint_of_a_uefi_machine_is_refused_on_a_host_without_uefi_firmware(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.machine.uefi_firmware.descriptor_folders", lambda: [tmp_path])
@@ -136,7 +136,7 @@ def test_host_without_uefi_firmware_makes_no_checkpoint_of_a_uefi_machine(
 
 
 @pytest.mark.usefixtures("ovmf")
-def test_everything_that_changes_a_cloud_image_checkpoint_changes_its_key() -> None:
+def test_key_of_a_cloud_image_checkpoint_changes_with_the_image_and_each_boot_option() -> None:
     others = [
         a_saved_state(a_cloud_image(digest="sha256:5678")),
         a_saved_state(a_cloud_image(disk=Path("/moved/disk.qcow2"))),
@@ -170,7 +170,7 @@ def test_key_of_a_checkpoint_changes_if_ovmf_is_replaced(ovmf: Path) -> None:
     assert a_saved_state(firmware=FirmwareType.UEFI).origin.parts() != before
 
 
-def test_cloud_image_node_has_the_driver_of_its_image_and_refuses_a_chosen_kernel() -> None:
+def test_cloud_image_node_has_the_driver_of_its_image_and_cannot_choose_a_kernel() -> None:
     request = NodeRequest(name="node", image=a_cloud_image())
 
     config = request.provisioner_files(a_provisioner())[1]

@@ -18,7 +18,7 @@ def first(step: str | None, console: str) -> str | None:
     return None if found is None else found[0]
 
 
-def test_stages_and_end_of_cloud_init_are_found_without_a_step_pattern() -> None:
+def test_cloud_init_stages_and_final_message_are_matched_without_a_step_pattern() -> None:
     assert first(None, "Cloud-init running 'init-local' at") == "running 'init-local'"
     assert first(None, f"step x done\r\n{END}") == FINISHED
 

@@ -83,7 +83,7 @@ def test_root_ports_reserve_address_space_only_if_the_platform_has_apertures() -
         assert (spec.root_ports, spec.root_port_aperture_mib) == (4, expected), apertures_gib
 
 
-def test_kernel_that_the_harness_chooses_gets_arguments_for_its_clock_and_its_interrupts() -> None:
+def test_kernel_of_a_built_image_gets_the_clock_and_interrupt_arguments_of_the_platform() -> None:
     """On a busy host, a guest would measure a wrong rate, and its clock would be wrong.
 
     A guest without interrupts polls on the tick of IRQ 0, which the local APIC timer would replace.
@@ -101,13 +101,13 @@ def test_kernel_that_the_harness_chooses_gets_arguments_for_its_clock_and_its_in
     assert described.spec.kernel_command_line == "root=LABEL=cloudimg-rootfs ro"
 
 
-def test_each_slot_gets_the_largest_possible_power_of_two_of_address_space() -> None:
+def test_root_port_aperture_is_the_largest_power_of_two_that_fits_for_all_slots() -> None:
     shares_gib = {1: 256, 4: 64, 5: 32, 8: 32}
 
     assert {slots: slot_aperture_mib(256 << 10, slots) >> 10 for slots in shares_gib} == shares_gib
 
 
-def test_machine_that_boots_gets_an_overlay_on_its_image_and_only_a_cloud_image_is_enlarged(
+def test_only_the_overlay_of_a_booting_cloud_image_is_enlarged(
     tmp_path: Path, images: Any
 ) -> None:
     cloud = CloudImageSource(image=a_cloud_image(), boot=CloudImageBoot(disk_gib=20))
@@ -128,7 +128,7 @@ def test_machine_that_boots_gets_an_overlay_on_its_image_and_only_a_cloud_image_
     ]
 
 
-def test_clone_has_an_overlay_on_the_checkpoint_and_only_the_header_of_its_kernel(
+def test_clone_has_an_overlay_on_the_checkpoint_and_a_kernel_file_with_only_the_header(
     tmp_path: Path, images: Any
 ) -> None:
     vmlinuz = tmp_path / "vmlinuz"

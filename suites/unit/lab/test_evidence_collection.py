@@ -137,7 +137,7 @@ def test_host_evidence_of_a_machine_that_ran_is_complete(tmp_path: Path) -> None
     assert json.loads((kept / "manifest.json").read_text())["missing"] == []
 
 
-def test_findings_end_with_the_time_for_which_a_busy_host_kept_the_machine_waiting(
+def test_findings_mention_that_the_busy_host_kept_the_machine_waiting(
     tmp_path: Path,
 ) -> None:
     for number, busy in enumerate(("", "the host's other work kept the machine waiting")):
@@ -188,7 +188,7 @@ def test_no_evidence_folder_is_made_for_a_machine_without_a_vm_and_without_a_ser
     assert not (tmp_path / "kept").exists()
 
 
-def test_unwritable_folder_does_not_hide_the_first_error(
+def test_host_evidence_that_cannot_be_written_raises_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[Exception] = [
@@ -225,7 +225,7 @@ def test_history_replaces_an_earlier_history_and_has_a_compressed_journal(
     assert not (history / "commands" / JOURNAL).exists()
 
 
-def test_reason_is_kept_if_the_history_cannot_be_gathered(
+def test_history_folder_contains_the_reason_if_the_history_cannot_be_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [HarnessError("It is gone."), WaitTimeoutError("Too late."), OSError("No space.")]
@@ -288,7 +288,7 @@ def test_evidence_that_the_provisioner_and_the_test_request_is_gathered(
     assert evidence.provisioner.name == "mine"
 
 
-def test_command_with_a_taken_name_is_refused_before_anything_is_gathered(
+def test_evidence_command_with_a_duplicate_name_is_refused_before_anything_is_collected(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
     """The refusal does not depend on an answer of the guest."""
@@ -306,7 +306,7 @@ def test_command_with_a_taken_name_is_refused_before_anything_is_gathered(
     assert not (tmp_path / "kept").exists()
 
 
-def test_traces_and_the_recording_of_the_console_are_kept(tmp_path: Path) -> None:
+def test_host_evidence_contains_gpu_traces_and_the_console_recording(tmp_path: Path) -> None:
     machine = a_machine(tmp_path / "machine")
     recorder = TraceRecorder(SYSTEM_CLOCK)
     recorder.incident(IncidentKind.MARK, "now")

@@ -72,7 +72,7 @@ def test_emulation_setting_of_the_run_overrides_the_emulation_of_each_gpu() -> N
         assert [cast("GpuModel", each).emulation for each in resolved] == expected, emulation
 
 
-def test_gpu_without_a_system_processor_is_not_emulated_with_a_system_processor() -> None:
+def test_gsp_emulation_is_not_used_for_a_gpu_model_without_gsp() -> None:
     made = replace(sources(GpuSource.EMULATED)[0], emulation=GpuEmulation.GSP)
 
     (resolved,) = made.resolve([find_model("v100-pcie-16gb")])
@@ -80,7 +80,7 @@ def test_gpu_without_a_system_processor_is_not_emulated_with_a_system_processor(
     assert cast("GpuModel", resolved).emulation is GpuEmulation.IDENTITY
 
 
-def test_node_without_gpus_needs_no_source_of_gpus() -> None:
+def test_empty_gpu_request_resolves_to_no_gpus_for_each_gpu_source() -> None:
     """The pool refuses an empty request."""
     assert [sources(each, ADDRESS)[0].resolve([]) for each in GpuSource] == [[]] * len(GpuSource)
 
@@ -145,7 +145,7 @@ def test_gpus_of_the_host_are_leased_together_and_returned_when_the_last_is_unpl
     assert (pool.held, gpus.plugged) == ([], ())
 
 
-def test_host_and_emulated_gpus_of_one_machine_have_their_own_device_ids_until_its_end(
+def test_host_and_emulated_gpus_of_one_machine_have_distinct_device_ids(
     tmp_path: Path,
 ) -> None:
     second = GpuChoice(address="0000:66:00.0")
@@ -226,7 +226,7 @@ def test_provided_gpu_has_the_pci_id_and_the_title_and_the_bars_of_its_model(
     gpus.close()
 
 
-def test_emulated_gpu_accepts_a_driver_whose_release_has_data_in_a_users_folder(
+def test_emulated_gpu_accepts_a_driver_release_with_data_in_a_user_model_folder(
     tmp_path: Path,
 ) -> None:
     text = (SHIPPED / "550.163.01.json").read_text().replace("550.163.01", "999.12.34", 1)
@@ -250,7 +250,7 @@ def test_emulated_gpu_accepts_a_driver_whose_release_has_data_in_a_users_folder(
     assert gpu.engine.state.layouts is not None
 
 
-def test_traces_of_only_the_latest_unplugged_gpus_are_kept(tmp_path: Path) -> None:
+def test_only_traces_of_the_latest_unplugged_gpus_are_kept(tmp_path: Path) -> None:
     gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
     for _ in range(18):
         (one,) = gpus.provide([a_model()], report=lambda _: None)

@@ -81,7 +81,7 @@ def test_boot_on_a_host_without_disk_space_is_refused(
     assert list(lab.folder.iterdir()) == []
 
 
-def test_machine_whose_files_can_not_be_made_leaves_nothing(
+def test_failed_creation_of_machine_files_leaves_no_machine_folder(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[BaseException] = [OSError("No space left on device."), KeyboardInterrupt()]
@@ -119,7 +119,7 @@ def test_node_that_does_not_start_leaves_only_its_console_log(
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
-def test_no_evidence_is_kept_if_a_machine_can_not_start(
+def test_no_evidence_is_kept_if_a_user_error_or_an_ending_lab_prevents_the_start(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[tuple[HarnessError, bool]] = [
@@ -258,7 +258,9 @@ def test_console_log_is_kept_if_a_saved_state_cannot_be_made(
     assert (kept / "host/serial.log").read_text() == "Kernel panic"
 
 
-def test_cloud_image_machine_that_does_not_start_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+def test_cloud_image_machine_that_cannot_start_leaves_no_machine_folder(
+    lab: Lab, tmp_path: Path
+) -> None:
     (tmp_path / "our.qcow2").write_bytes(IMAGE)
     image = lab.cloud_image(str(tmp_path / "our.qcow2"))
     assert (image.name, image.digest) == ("our", f"sha256:{DIGEST}")

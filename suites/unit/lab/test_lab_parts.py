@@ -130,7 +130,7 @@ def a_cloud_recipe() -> str:
     return min(names)
 
 
-def test_node_image_of_a_cloud_image_is_prepared(
+def test_cloud_image_is_prepared_before_it_is_used_as_a_node_image(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = a_cloud_image()
@@ -240,7 +240,7 @@ def test_clone_continues_from_a_checkpoint_of_its_image_and_kernel(
     assert machine.hostname is None
 
 
-def test_configured_start_applies_unless_a_cold_start_or_a_disk_or_a_reboot_is_requested(
+def test_node_is_not_cloned_if_a_cold_start_or_its_own_disk_or_a_reboot_is_requested(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     lab.settings = replace(lab.settings, machine_start=MachineStart.CLONE)
@@ -298,7 +298,7 @@ def test_node_is_not_cloned_if_a_clone_cannot_open_its_gpus_over_mpqemu(
     assert all(each.stage is Progress.CHECK for each in notices)
 
 
-def test_node_without_cloud_init_is_a_clone_but_has_its_own_hostname(
+def test_clone_that_skips_cloud_init_has_a_hostname_but_no_seed(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -318,7 +318,7 @@ def test_node_without_cloud_init_is_a_clone_but_has_its_own_hostname(
 
 
 @pytest.mark.usefixtures("states")
-def test_clone_has_only_the_requested_name_and_gpus(
+def test_clone_has_no_hostname_or_gpus_unless_they_are_requested(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
     gpus = {"gpus": [a_model()], "gpu_scripts": {"gpu0": GpuScript(is_dead=True)}}
@@ -362,7 +362,7 @@ def test_each_resume_of_a_bundle_starts_a_new_machine_on_the_given_base_image(
     assert first.spec.disk.parent == first.folder
 
 
-def test_node_is_cloned_from_the_saved_state_that_its_request_derives(
+def test_node_is_cloned_from_the_state_that_the_derive_function_of_its_request_returns(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     request = a_request(
@@ -421,7 +421,7 @@ def test_provisioner_gets_more_time_on_a_busy_host(
         assert configuration_of(machine)["time_limit_multiplier"] == multiplier
 
 
-def test_factor_for_time_limits_that_a_provisioner_refuses_is_refused_at_once() -> None:
+def test_node_request_with_an_invalid_time_limit_multiplier_is_refused() -> None:
     for multiplier in (0.5, 1000.1, float("nan")):
         with pytest.raises(
             BadInputError, match=r"NodeRequest: key 'time_limit_multiplier': .* 1000"
@@ -440,7 +440,7 @@ def test_provisioner_keeps_its_time_limits_on_a_quiet_host(
         assert configuration_of(machine).get("time_limit_multiplier") == multiplier, of_run
 
 
-def test_node_of_a_cloud_image_is_not_cloned_and_its_seed_starts_the_agent_first(
+def test_node_of_a_cloud_image_boots_from_the_image_even_if_a_clone_is_requested(
     lab: Lab, created: list[MachineDescription], states: list[Any]
 ) -> None:
     boot = CloudImageBoot(firmware=FirmwareType.BIOS, memory_mib=2048)

@@ -49,7 +49,7 @@ def test_error_for_a_missing_gpu_shows_the_present_gpus(tmp_path: Path) -> None:
         machine.gpu("gpu3")
 
 
-def test_trace_of_every_gpu_has_the_mark_and_each_gpu_has_its_own_number(
+def test_mark_is_written_to_the_trace_of_every_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers: list[int] = []

@@ -44,7 +44,7 @@ def changed(folder: Path, key: str, value: object) -> None:
     file.write_text(json.dumps(fields))
 
 
-def test_implausible_description_is_refused(tmp_path: Path) -> None:
+def test_bundle_description_with_an_invalid_value_is_refused(tmp_path: Path) -> None:
     values: list[tuple[str, object]] = [
         ("memory_mib", 10**18),
         ("cpus", True),
@@ -89,7 +89,7 @@ def test_implausible_description_is_refused(tmp_path: Path) -> None:
     assert accepted == []
 
 
-def test_description_at_its_limits_is_accepted_and_a_description_beyond_them_is_refused(
+def test_bundle_description_with_a_value_outside_its_limits_is_refused(
     tmp_path: Path,
 ) -> None:
     rows: list[tuple[str, Any, object]] = [
@@ -165,7 +165,7 @@ SPEC_KEYS = ["accelerator", "kernel", "has_seed", "memory_mib", "cpus", "root_po
     gone=st.sampled_from(["", *KEYS]),
     bytes_changed=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), max_size=3),
 )
-def test_any_description_is_read_as_a_machine_or_refused_with_a_message(
+def test_reading_a_random_bundle_description_raises_only_harness_errors(
     changes: list[tuple[str, object]], gone: str, bytes_changed: list[tuple[int, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as place:

@@ -119,7 +119,7 @@ def enter(stage: Stage, door: Door, folder: Path) -> SshEntry:
         return entry
 
 
-def test_key_of_the_lab_is_authorized_in_the_guest_and_the_guests_host_keys_become_known_hosts(
+def test_lab_key_is_authorized_in_the_guest_and_guest_host_keys_are_written_to_known_hosts(
     stage: Stage, door: Door, tmp_path: Path
 ) -> None:
     stage.agent.answers["let-in"] = KEYS

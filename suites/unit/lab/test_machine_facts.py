@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from suites.unit.lab.stage import Stage
 
 
-def test_booted_machine_is_described_by_its_facts(stage: Stage) -> None:
+def test_facts_of_a_booted_machine_have_its_image_and_kernel_and_gpus_and_driver(
+    stage: Stage,
+) -> None:
     other = replace(a_model(), name="a100")
     with stage.machine(
         gpus=[a_model(), other, a_model()], slots=4, accelerator=Accelerator.KVM

@@ -130,7 +130,7 @@ def test_guest_waits_until_it_lists_the_expected_number_of_gpus_with_each_pci_id
     ]
 
 
-def test_machine_lists_its_plugged_gpus_and_keeps_the_traces_of_unplugged_gpus(
+def test_unplugged_gpu_is_no_longer_listed_but_its_trace_is_kept(
     stage: Stage,
 ) -> None:
     with stage.machine() as machine:
@@ -280,7 +280,9 @@ def test_bundle_lists_emulated_gpus_but_no_host_gpus(
         assert ([asked["gpus"] for asked in bundles], pool.held) == ([["h100"]], [])
 
 
-def test_hanging_guest_is_saved_with_its_seed(stage: Stage, bundles: list[dict[str, Any]]) -> None:
+def test_hanging_guest_is_saved_without_unplugging_its_seed(
+    stage: Stage, bundles: list[dict[str, Any]]
+) -> None:
     seed = stage.folder / "seed.iso"
     with stage.machine() as machine:
         stage.agent.hangs = True

@@ -41,7 +41,7 @@ def test_booting_machine_has_its_gpus_from_the_start(stage: Stage) -> None:
         ]
 
 
-def test_entrance_of_a_machine_gets_its_folder_and_identity_and_gpus_and_deadline(
+def test_entrance_is_opened_with_the_folder_and_identity_and_gpus_and_deadline_of_the_machine(
     stage: Stage,
 ) -> None:
     services = stage.services()
@@ -147,7 +147,7 @@ def test_clone_whose_memory_has_another_nonce_is_refused(stage: Stage) -> None:
         assert stage.names[-3:] == ["entrance closed", "end", "release"], nonce
 
 
-def test_resumed_machine_continues_with_its_own_agent(stage: Stage) -> None:
+def test_resumed_machine_uses_the_agent_of_its_bundle(stage: Stage) -> None:
     bundle_folder = a_bundle(stage.folder / "checkpoint")
     (bundle_folder / "agent.pyz").write_bytes(b"older agent")
     bundle = read_bundle(bundle_folder)
@@ -210,7 +210,7 @@ def test_start_of_a_machine_ends_when_the_machine_is_killed(stage: Stage) -> Non
     assert stage.names[-3:] == ["entrance closed", "end", "release"]
 
 
-def test_start_that_the_keyboard_interrupts_releases_its_resources(stage: Stage) -> None:
+def test_keyboard_interrupt_during_the_start_releases_the_reserved_capacity(stage: Stage) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -277,7 +277,7 @@ def test_first_use_of_the_agent_waits_until_the_agent_is_ready(stage: Stage) -> 
         assert stage.noted == [("ready", 90)]
 
 
-def test_delay_and_failure_of_a_guest_are_explained_by_its_blocked_gpus(
+def test_blocked_gpu_is_reported_as_the_reason_for_a_delay_or_a_failure_of_the_guest(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []

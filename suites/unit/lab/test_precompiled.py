@@ -97,7 +97,7 @@ def built(stage: Stage) -> Stage:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["other kernel", "newest kernel"])
-def test_modules_that_the_bake_has_not_built_are_built_in_a_machine(
+def test_machine_builds_only_modules_that_the_bake_has_not_built(
     lab: Lab, built: Stage, asked: list[dict[str, Any]], number: int
 ) -> None:
     image = an_image()
@@ -166,7 +166,7 @@ def test_driver_is_refused_if_dkms_builds_only_some_of_its_modules(lab: Lab, bui
 # -- the driver's container image in a node image -------------------------------------------------
 
 
-def test_driver_image_is_read_from_a_machine_once(
+def test_driver_image_is_cached_after_it_is_read_from_a_machine(
     lab: Lab, stage: Stage, asked: list[dict[str, Any]]
 ) -> None:
     stage.agent.files[DRIVER_ARCHIVE] = b"archive"

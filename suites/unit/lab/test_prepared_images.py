@@ -15,7 +15,7 @@ from harness.lab.saved_states import booted, describe_clone
 from suites.unit.lab.builders import a_cloud_kernel, a_platform, a_prepared_image, an_image
 
 
-def test_archive_of_stand_ins_has_services_and_the_tools_for_the_driver() -> None:
+def test_stand_in_archive_contains_units_and_tools_that_build_the_driver() -> None:
     with tarfile.open(fileobj=io.BytesIO(stand_in_archive())) as archive:
         names = archive.getnames()
 
@@ -37,7 +37,7 @@ def test_serial_console_is_added_if_the_kernel_has_no_console() -> None:
         assert with_console(kernel).command_line == (*words, *added), words
 
 
-def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_init() -> None:
+def test_cloud_image_boots_to_basic_target_with_its_own_kernel_command_line() -> None:
     """The command line contains no arguments that the harness uses for built images."""
     image = a_prepared_image()
 
@@ -49,7 +49,7 @@ def test_kernel_of_a_cloud_image_boots_with_its_own_command_line_up_to_cloud_ini
     )
 
 
-def test_netplan_settings_are_part_of_the_key_only_for_checkpoints_of_cloud_images() -> None:
+def test_only_checkpoint_keys_of_cloud_images_include_the_netplan_settings() -> None:
     prepared = booted(a_prepared_image()).origin.parts()
 
     assert "systemd-networkd.service" in str(prepared["netplan"])

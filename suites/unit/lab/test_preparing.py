@@ -233,7 +233,7 @@ def test_error_for_an_image_without_the_tools_shows_the_missing_tools(
     ],
     ids=["unpacking", "driver", "first boot"],
 )
-def test_failure_in_the_guest_keeps_the_hosts_evidence_and_publishes_nothing(
+def test_failed_preparation_of_a_cloud_image_saves_host_evidence_and_publishes_no_image(
     lab: Lab,
     stage: Stage,
     asked: list[dict[str, Any]],
@@ -392,7 +392,7 @@ def test_failed_bake_reports_the_reason_and_keeps_its_evidence_and_publishes_not
 @pytest.mark.parametrize(
     ("bake", "is_kept"), [(bake_the_node, True), (bake_the_cloud_image, False)]
 )
-def test_bake_that_never_ends_keeps_the_available_evidence_and_reports_its_first_error(
+def test_bake_that_times_out_keeps_the_available_evidence_and_reports_the_timeout(
     lab: Lab,
     workshop: Workshop,
     monkeypatch: pytest.MonkeyPatch,
@@ -422,7 +422,7 @@ def test_bake_that_never_ends_keeps_the_available_evidence_and_reports_its_first
 
 
 @pytest.mark.usefixtures("asked", "healthy")
-def test_bake_with_another_driver_or_payload_or_value_has_another_key(
+def test_bake_key_changes_with_the_driver_and_the_payload_and_the_bake_values(
     lab: Lab, workshop: Workshop
 ) -> None:
     bake_cloud_image(lab, a_cloud_image())
@@ -481,7 +481,7 @@ def test_image_with_one_kernel_is_baked_for_that_kernel(
     assert (len(workshop.made), len(healthy)) == (1, 1)
 
 
-def test_bake_uses_the_requested_image_and_driver_and_provisioner_with_its_bake_values(
+def test_bake_uses_the_requested_image_and_driver_and_provisioner(
     lab: Lab,
     asked: list[dict[str, Any]],
     workshop: Workshop,

@@ -86,7 +86,7 @@ def test_line_without_a_duration_is_not_a_step(report: Titles) -> None:
         assert report.told[-1] == ("Provision", []), step
 
 
-def test_step_without_a_name_has_its_line_as_title(report: Titles) -> None:
+def test_step_without_a_name_has_its_console_line_as_title(report: Titles) -> None:
     with ProvisioningSteps(mine(r"in (?P<duration_s>\S+) s")).run("Provision") as see:
         see("driver done in 3 s")
 
@@ -130,7 +130,7 @@ def told(report: Titles) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.usefixtures("inner")
-def test_steps_of_the_latest_runs_in_the_evidence_replace_the_steps_of_the_recorded_runs(
+def test_steps_in_the_evidence_replace_the_recorded_steps_of_the_latest_runs(
     report: Titles,
 ) -> None:
     """The test started the first run without the harness."""

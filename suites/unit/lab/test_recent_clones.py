@@ -147,7 +147,7 @@ def test_second_clone_starts_from_the_same_checkpoint_without_a_lookup(clones: C
     assert (second.spec.name, second.spec.memory_mib) == ("shell", first.spec.memory_mib)
 
 
-def test_checkpoint_is_in_use_while_the_clone_exists_and_its_image_until_the_lab_closes(
+def test_image_remains_in_use_after_its_clone_ends_but_the_checkpoint_does_not(
     clones: Clones,
 ) -> None:
     clones.clone()
@@ -163,7 +163,7 @@ def test_checkpoint_is_in_use_while_the_clone_exists_and_its_image_until_the_lab
             assert is_free is expected
 
 
-def test_checkpoint_that_changes_before_it_is_in_use_is_looked_up_again(
+def test_saved_state_is_looked_up_again_if_its_checkpoint_changes_while_a_clone_waits_for_it(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run may replace the checkpoint while this run waits for it."""
@@ -290,7 +290,7 @@ CHANGES: dict[str, dict[str, Change]] = {
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
-def test_saved_state_is_looked_up_again_after_each_change(
+def test_saved_state_is_looked_up_again_after_a_change_of_any_of_its_inputs(
     clones: Clones, changes: dict[str, Change]
 ) -> None:
     lookups = clones.clone()
@@ -304,7 +304,7 @@ def test_saved_state_is_looked_up_again_after_each_change(
         assert clones.described[-1].checkpoint == clones.checkpoint
 
 
-def test_saved_state_is_looked_up_again_after_a_reboot_and_an_installation_and_an_edit(
+def test_saved_state_is_looked_up_again_after_a_reboot_or_package_installation_or_harness_edit(
     clones: Clones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = clones.folder / "site-packages"

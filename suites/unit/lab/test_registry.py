@@ -47,7 +47,7 @@ def test_node_resolves_names_of_real_registries_to_the_registry_of_the_test(
     assert "PEM" in files["/etc/ssl/certs/harness-registry.pem"]
 
 
-def test_image_is_pushed_to_a_repository_without_the_name_of_its_registry(
+def test_repository_name_of_a_pushed_image_does_not_contain_the_registry_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed: list[tuple[bytes, str, str]] = []
@@ -62,7 +62,7 @@ def test_image_is_pushed_to_a_repository_without_the_name_of_its_registry(
     assert pushed == [(b"archive", "aks/gpu", "580.1-2026")]
 
 
-def test_each_registry_has_its_own_storage_and_log_until_its_end(
+def test_each_registry_has_its_own_log_and_its_own_temporary_storage_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager

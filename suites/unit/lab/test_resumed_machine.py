@@ -124,7 +124,7 @@ def test_machine_that_another_qemu_version_saved_is_refused(
 
 
 @pytest.mark.usefixtures("base")
-def test_machine_is_resumed_only_with_its_own_firmware(
+def test_bundle_with_a_firmware_path_other_than_the_host_firmware_is_refused(
     tmp_path: Path, settings: Settings, firmware: UefiFirmware
 ) -> None:
     """With another firmware file, a bundle could map any file of this host into the guest."""

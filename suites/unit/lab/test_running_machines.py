@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MACHINE = cast("LabMachine", object())
 
 
-def test_error_of_a_failed_start_names_host_evidence_only_if_it_names_no_guest_evidence(
+def test_error_of_a_failed_start_refers_to_host_evidence_only_without_guest_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Evidence of the guest is more useful than evidence of the host."""

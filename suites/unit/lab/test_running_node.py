@@ -51,7 +51,7 @@ def node(stage: Stage) -> Iterator[Node]:
 # -- the machine of a node ---------------------------------------------------------------------------
 
 
-def test_gpus_of_a_node_are_plugged_and_unplugged(stage: Stage) -> None:
+def test_running_node_plugs_and_unplugs_a_gpu(stage: Stage) -> None:
     with a_node(stage, gpus=[a_model()]) as node:
         assert node.hot_plug(a_model()) == "gpu1"
         assert node.gpu() is node.machine.gpu("gpu0")
@@ -283,7 +283,7 @@ def test_guest_lists_the_kernels_of_a_cloud_image_node(stage: Stage, gathering: 
 # -- requests ----------------------------------------------------------------------------------------
 
 
-def test_provisioners_files_precede_stand_ins_and_the_requests_files_are_last() -> None:
+def test_guest_files_are_ordered_provisioner_then_stand_ins_then_request() -> None:
     request = a_request(
         stand_ins={"nvidia-dcgm": {"START_RESULT": "fail"}},
         files=[GuestFile(path="/etc/mine", content=b"mine")],

@@ -298,7 +298,7 @@ def test_resumed_machine_writes_to_its_own_copies_of_disk_and_variables(
     assert (own / "variables.fd").exists() is has_variables
 
 
-def test_error_has_the_qemu_program_that_does_not_print_its_version(host: Host) -> None:
+def test_error_for_a_missing_qemu_version_shows_the_qemu_program(host: Host) -> None:
     host.refuses = True
 
     with pytest.raises(HarnessError, match=r"(?s)^'my-qemu' printed no version\..*No space"):

@@ -91,9 +91,7 @@ def test_state_has_a_default_number_of_slots_unless_more_slots_are_requested() -
     assert booted(an_image(), slots=9).slots == 9
 
 
-def test_derived_state_depends_on_its_parent_and_on_the_given_parts_or_the_source_of_its_function() -> (
-    None
-):
+def test_parts_of_a_derived_state_default_to_the_source_of_its_function() -> None:
     below = booted(an_image())
 
     above = below.derive("ready", do_nothing)
@@ -178,7 +176,7 @@ def test_clone_has_the_kernel_and_the_vcpus_and_the_slots_of_its_saved_state() -
     assert spec.kernel.version == an_image().other_kernel.version
 
 
-def test_machine_that_becomes_a_checkpoint_stops_before_cloud_init() -> None:
+def test_machine_for_a_checkpoint_boots_only_to_basic_target() -> None:
     machine = describe_clone(booted(an_image()), a_platform(), Path("/runs/1"), None)
 
     assert "systemd.unit=basic.target" in machine.spec.kernel_command_line

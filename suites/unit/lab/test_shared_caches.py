@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VERSION = "QEMU emulator version 7.2.22 (Debian)"
 
 
-def test_shared_caches_have_the_address_and_write_permission_of_the_settings_if_it_is_valid(
+def test_shared_caches_have_the_store_address_and_write_permission_of_the_settings(
     tmp_path: Path,
 ) -> None:
     for is_writable in (False, True):
@@ -59,7 +59,7 @@ def facts(
 
 
 @pytest.mark.usefixtures("cpu_info")
-def test_saved_state_is_valid_for_one_qemu_version_and_under_kvm_for_one_processor() -> None:
+def test_saved_state_depends_on_the_qemu_version_and_only_under_kvm_on_the_processor() -> None:
     assert facts(Accelerator.KVM) == {"qemu": VERSION, "processor": "Some CPU @ 3 GHz"}
     assert facts(Accelerator.TCG) == {"qemu": VERSION, "processor": "any processor"}
 

@@ -98,7 +98,7 @@ def test_traced_script_is_recognised_by_its_content_at_any_path(
     assert refused == []
 
 
-def test_relative_script_path_starts_at_the_folder_of_its_own_process(
+def test_relative_script_path_is_resolved_in_the_working_directory_of_its_process(
     machine: TracedMachine, script: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "install.sh"
@@ -114,7 +114,7 @@ def test_relative_script_path_starts_at_the_folder_of_its_own_process(
     assert refused == []
 
 
-def test_trace_of_another_version_and_of_a_script_that_removed_itself_are_ignored_and_reported(
+def test_traces_of_a_changed_or_deleted_script_are_ignored_and_reported(
     machine: TracedMachine, script: Path
 ) -> None:
     installed = machine.install("opt/provision.sh", f"{TEXT}# newer\n")
@@ -156,7 +156,7 @@ def test_trace_entries_that_bash_cannot_have_written_are_ignored(
     assert [str(pipe) in sentence for sentence in refused] == [True]
 
 
-def test_names_of_refused_files_are_few_and_short(machine: TracedMachine, script: Path) -> None:
+def test_list_of_refused_files_is_truncated(machine: TracedMachine, script: Path) -> None:
     paths = [f"/{number}/{'x' * 4000}/provision.sh" for number in range(500)]
     machine.trace("7", *((path, 2) for path in paths))
 
@@ -166,7 +166,7 @@ def test_names_of_refused_files_are_few_and_short(machine: TracedMachine, script
     assert "480" in refused[-1]
 
 
-def test_relative_script_path_starts_at_the_folder_in_which_the_script_was_started(
+def test_relative_script_path_is_resolved_in_the_folder_in_which_the_script_was_started(
     machine: TracedMachine, script: Path
 ) -> None:
     """A script keeps its name after `cd`; a script that it sources there has another folder."""
@@ -233,7 +233,7 @@ def test_machine_without_a_trace_folder_has_no_executed_lines(
     assert read_hits(machine.guest, [script]) == ({}, [])
 
 
-def test_traced_node_sets_up_its_trace_first_and_in_the_provisioners_environment() -> None:
+def test_traced_node_sets_up_tracing_first_and_sets_bash_env_for_the_provisioner() -> None:
     mine = Provisioner(name="mine", run=["/opt/mine"], environment={"LANG": "C", "BASH_ENV": "/x"})
 
     request = traced(a_request(early=[["own"]]), mine)
@@ -258,7 +258,7 @@ def test_traced_node_sets_up_its_trace_first_and_in_the_provisioners_environment
     ],
     ids=["commands of the request", "provisioner", "no commands", "without cloud-init"],
 )
-def test_commands_of_cloud_init_get_the_trace_whatever_process_runs_them(
+def test_bash_env_is_exported_only_if_cloud_init_runs_commands(
     request_: NodeRequest, *, is_exported: bool
 ) -> None:
     """Since release 24.3, all stages of cloud-init are one process, which began before the trace."""

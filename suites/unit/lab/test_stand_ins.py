@@ -86,7 +86,7 @@ def test_value_that_is_neither_text_nor_a_number_is_refused() -> None:
             a_request(stand_ins={"kubelet": {"START_DELAY_S": number}})
 
 
-def test_unit_of_a_user_with_the_environment_file_of_a_stand_in_is_a_stand_in() -> None:
+def test_user_unit_with_a_stand_in_environment_file_is_accepted_as_a_stand_in() -> None:
     unit = GuestFile(
         path="/etc/systemd/system/agent.service",
         content=f"[Service]\nEnvironmentFile=-{STAND_INS}/agent.env\n".encode(),

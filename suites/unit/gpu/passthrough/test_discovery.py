@@ -258,7 +258,9 @@ def test_disks_in_use_are_unknown_if_mounts_or_swaps_cannot_be_read(
     assert seen == [0, 1, 2]
 
 
-def test_each_unknown_line_about_swap_leads_to_an_unknown_disk(empty_host: FakeHost) -> None:
+def test_each_malformed_line_of_proc_swaps_is_reported_as_an_unknown_disk(
+    empty_host: FakeHost,
+) -> None:
     lines = ("", "/dev/sda2", "/dev/sda2 zoned 1000 0 -2")
     empty_host.write("proc/swaps", "\n".join(["Filename Type Size Used Priority", *lines, ""]))
 
@@ -267,7 +269,7 @@ def test_each_unknown_line_about_swap_leads_to_an_unknown_disk(empty_host: FakeH
     )
 
 
-def test_disk_with_several_paths_is_found(empty_host: FakeHost) -> None:
+def test_both_controllers_of_a_multipath_nvme_disk_are_found(empty_host: FakeHost) -> None:
     """A multipath NVMe namespace is a child of its subsystem and not of a controller."""
     host = empty_host
     card = "0000:65:00.4"
@@ -286,7 +288,7 @@ def test_disk_with_several_paths_is_found(empty_host: FakeHost) -> None:
     assert set(find_host_use(host.root).reasons) == {card, NVME}
 
 
-def test_verdict_on_a_gpu_with_a_possible_disk_is_unknown_if_disks_of_a_mount_are_unknown(
+def test_verdict_is_unknown_if_the_iommu_group_of_the_gpu_may_contain_the_disk_of_a_mount(
     tmp_path: Path,
 ) -> None:
     for row, (number, kind, source, class_code) in enumerate(
@@ -309,7 +311,7 @@ def test_verdict_on_a_gpu_with_a_possible_disk_is_unknown_if_disks_of_a_mount_ar
         assert found[SECOND].is_usable
 
 
-def test_disk_of_a_mount_is_unknown_only_if_the_mount_may_use_hardware(
+def test_nfs_and_loop_mounts_have_no_unknown_disk_but_a_bcache_mount_has_one(
     empty_host: FakeHost,
 ) -> None:
     """A network file system or a loop device uses no hardware; a bcache device uses a disk."""
@@ -335,7 +337,7 @@ def test_route_to_half_of_all_addresses_is_not_a_default_route(host: FakeHost) -
     assert verdict(host).is_usable
 
 
-def test_default_route_that_refuses_packets_uses_no_network_card(empty_host: FakeHost) -> None:
+def test_unreachable_default_route_reports_no_unknown_network_card(empty_host: FakeHost) -> None:
     """The kernel lists `unreachable default` with the interface '*'."""
     empty_host.add_default_route("*")
 
@@ -359,7 +361,7 @@ def cards(empty_host: FakeHost) -> tuple[str, ...]:
     return cards
 
 
-def test_gpu_is_refused_if_its_card_has_an_interface_that_the_default_route_uses(
+def test_gpu_is_refused_if_a_network_card_in_its_iommu_group_has_the_default_route(
     host: FakeHost,
 ) -> None:
     card = "0000:65:00.5"
@@ -382,7 +384,7 @@ def test_network_card_of_each_default_route_is_found(
     assert set(find_host_use(empty_host.root).reasons) == {*cards}
 
 
-def test_network_cards_below_a_vlan_of_a_bond_and_of_a_bridge_are_found(
+def test_network_cards_below_a_bridge_over_a_vlan_over_a_bond_are_found(
     empty_host: FakeHost, cards: tuple[str, ...]
 ) -> None:
     empty_host.add_virtual_interface("bond0", "eth0", "eth1")
@@ -393,7 +395,7 @@ def test_network_cards_below_a_vlan_of_a_bond_and_of_a_bridge_are_found(
     assert set(find_host_use(empty_host.root).reasons) == {*cards}
 
 
-def test_default_route_by_an_interface_whose_name_is_not_utf8_leads_to_an_unknown_card(
+def test_default_route_over_an_interface_with_a_non_utf8_name_reports_an_unknown_card(
     empty_host: FakeHost,
 ) -> None:
     """The kernel accepts any bytes but white space and '/' in the name of an interface."""
@@ -405,7 +407,7 @@ def test_default_route_by_an_interface_whose_name_is_not_utf8_leads_to_an_unknow
     )
 
 
-def test_verdict_on_a_gpu_with_a_possible_network_card_is_unknown_if_routes_cannot_be_read(
+def test_verdict_is_unknown_if_routes_cannot_be_read_and_the_iommu_group_may_have_a_network_card(
     host: FakeHost,
 ) -> None:
     third = "0000:67:00.0"
@@ -502,7 +504,7 @@ def test_verdict_is_unknown_if_attributes_of_any_function_cannot_be_read(host: F
     )
 
 
-def test_gpu_whose_functions_lack_attributes_is_usable(host: FakeHost) -> None:
+def test_gpu_without_optional_sysfs_attributes_is_usable(host: FakeHost) -> None:
     """The ids and the configuration space are the only attributes that a function must have.
 
     Linux before 5.15 has the file 'reset' but not 'reset_method'.
@@ -518,7 +520,7 @@ def test_gpu_whose_functions_lack_attributes_is_usable(host: FakeHost) -> None:
     assert found.functions[GPU].reset_methods == ("default",)
 
 
-def test_malformed_attributes_and_an_absent_configuration_space_are_unreadable(
+def test_malformed_sysfs_attributes_and_a_missing_config_file_are_reported_as_unreadable(
     host: FakeHost,
 ) -> None:
     contents = {
@@ -579,7 +581,9 @@ def test_gpu_with_mediated_devices_is_refused(host: FakeHost) -> None:
     assert found[SECOND].is_usable
 
 
-def test_mediated_device_belongs_to_no_function_above_its_own(empty_host: FakeHost) -> None:
+def test_mediated_device_belongs_to_its_pci_function_but_not_to_the_root_port_above(
+    empty_host: FakeHost,
+) -> None:
     empty_host.add_function(PORT, group=1, class_code=ROOT_PORT_CLASS)
     below = empty_host.add_function("0000:00:1f.0", group=5, below=PORT)
     (below / "a3b8f4f2").mkdir()
@@ -603,7 +607,7 @@ def test_reason_mentions_the_process_that_has_the_vfio_group_file_open(host: Fak
     assert found[SECOND].is_usable
 
 
-def test_gpu_is_not_busy_if_an_open_file_has_the_path_of_its_device_but_another_number(
+def test_gpu_is_not_busy_if_the_open_file_at_its_vfio_path_has_another_device_number(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Users may mount any file at '/dev/vfio' in their own mount namespace."""
@@ -626,7 +630,9 @@ def test_process_name_with_control_characters_is_escaped(empty_host: FakeHost) -
     assert "process 1234 ('\\xff\\x1b[2J' of user" in described
 
 
-def test_mount_point_with_line_separators_or_invalid_utf8_is_read(empty_host: FakeHost) -> None:
+def test_mountinfo_line_with_line_separators_or_invalid_utf8_is_parsed(
+    empty_host: FakeHost,
+) -> None:
     """A FUSE mount point of a user may contain line separators or not be UTF-8."""
     empty_host.mount("0:99", "/home/ann/\x0b\u2028x", kind="fuse.sshfs", source="ann@host:")
     table = empty_host.root / "proc/self/mountinfo"
@@ -686,7 +692,7 @@ def test_verdict_is_unknown_if_an_open_nvidia_file_may_belong_to_the_gpu(
     assert verdict(host).is_usable
 
 
-def test_verdict_on_a_gpu_at_pci_function_1_is_unknown_if_its_nvidia_file_may_be_open(
+def test_verdict_on_a_gpu_at_pci_function_1_is_unknown_if_a_dev_nvidia_file_is_open(
     empty_host: FakeHost,
 ) -> None:
     empty_host.add_function("0000:99:00.0", group=99, class_code=AUDIO_CLASS)
@@ -769,7 +775,7 @@ def test_reasons_of_one_kind_are_shown_in_the_order_in_which_they_were_found() -
         assert refused.reasons == (("One.", "No.") if kind is refused.kind else ("No.", "One."))
 
 
-def test_verdict_refused_precedes_unknown_and_unknown_precedes_busy(
+def test_reasons_of_a_verdict_are_sorted_from_refused_to_unknown_to_busy(
     host: FakeHost,
 ) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS)

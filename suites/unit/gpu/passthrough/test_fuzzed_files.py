@@ -128,7 +128,7 @@ def pool(tmp_path: Path) -> Path:
 
 
 @given(content=_files(_RECORDS))
-def test_any_record_of_drivers_has_valid_addresses_and_names_or_is_refused(
+def test_driver_record_with_random_content_is_refused_or_has_only_valid_addresses_and_names(
     pool: Path, content: bytes
 ) -> None:
     (pool / f"drivers-{GPU}.json").write_bytes(content)
@@ -147,7 +147,9 @@ def test_any_record_of_drivers_has_valid_addresses_and_names_or_is_refused(
 
 
 @given(content=_files(_QUARANTINES))
-def test_any_quarantine_file_has_printable_text_or_is_refused(pool: Path, content: bytes) -> None:
+def test_quarantine_file_with_random_content_is_refused_or_has_printable_text(
+    pool: Path, content: bytes
+) -> None:
     (pool / f"quarantine-{GPU}.json").write_bytes(content)
 
     with only_below(pool), contextlib.suppress(HarnessError):
@@ -156,7 +158,7 @@ def test_any_quarantine_file_has_printable_text_or_is_refused(pool: Path, conten
 
 
 @given(content=_files(_LEASES))
-def test_lease_file_of_any_content_has_valid_addresses_or_is_refused(
+def test_lease_file_with_random_content_is_refused_or_has_valid_addresses(
     pool: Path, content: bytes
 ) -> None:
     path = pool / "000000001-deadbeef"

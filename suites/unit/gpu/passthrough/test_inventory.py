@@ -53,7 +53,9 @@ def test_inventory_sets_the_model_of_a_gpu_and_excludes_another_gpu(
     )
 
 
-def test_gpu_that_is_listed_without_keys_is_usable(tmp_path: Path, host: FakeHost) -> None:
+def test_gpu_listed_without_keys_is_usable_if_the_inventory_excludes_all_others(
+    tmp_path: Path, host: FakeHost
+) -> None:
     inventory = read(tmp_path, 'gpus:\n  "0000:65:00.0":\nothers: exclude\n')
 
     assert verdicts(host, inventory, tmp_path) == {
@@ -122,7 +124,7 @@ def test_address_of_a_pci_function_that_is_not_a_gpu_raises_an_error(
         pool(host, inventory, tmp_path).survey()
 
 
-def test_listed_gpu_that_left_the_bus_does_not_block_other_gpus(
+def test_inventory_entry_for_a_missing_gpu_does_not_affect_other_gpus(
     tmp_path: Path, host: FakeHost
 ) -> None:
     for text in ("schema: 1\n", 'gpus:\n  "0000:99:00.0": {model: l4}\n'):

@@ -45,7 +45,7 @@ def text(number: int, *entries: tuple[str, GpuLease], busy: dict[str, str] | Non
     return grant(name(number), entries, ALL - {*(busy or {})}, busy or {}).text
 
 
-def test_lease_is_read_back_from_its_file() -> None:
+def test_lease_is_equal_after_a_json_round_trip() -> None:
     _, lease = entry(3, (A, B), (B,), taken=(A, B))
 
     assert GpuLease.from_json(lease.to_json()) == lease
@@ -98,7 +98,7 @@ def test_request_for_one_gpu_does_not_delay_a_request_for_another_gpu() -> None:
     assert turn(4, *entries, entry(4, (A, B))) == ()
 
 
-def test_process_that_holds_a_gpu_gets_a_second_gpu_before_earlier_processes() -> None:
+def test_process_that_holds_a_gpu_gets_a_second_gpu_before_processes_that_queued_earlier() -> None:
     """Otherwise the process would keep its GPU while it waits for processes that want this GPU."""
     entries = (
         entry(1, (A,), taken=(A,), process=7),
@@ -125,7 +125,7 @@ def test_message_to_a_waiting_process_mentions_the_holder_and_the_first_process_
     )
 
 
-def test_message_to_a_process_that_waits_for_a_gpu_in_use_mentions_the_reason() -> None:
+def test_wait_message_mentions_why_the_gpu_is_busy() -> None:
     assert (
         text(1, entry(1, (A,)), busy={A: "Process 3 has it open."})
         == f"{A}: Process 3 has it open"

@@ -63,7 +63,7 @@ def reason(pool: GpuPool, address: str = GPU) -> str:
     return next(gpu for gpu in pool.survey() if gpu.address == address).verdict.reason
 
 
-def test_all_pci_functions_in_the_groups_of_leased_gpus_are_on_vfio(
+def test_lease_binds_all_pci_functions_in_the_iommu_groups_of_its_gpus_to_vfio_pci(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     """The GPUs are in the order of the requests. A GPU that had no driver gets no driver."""
@@ -77,7 +77,7 @@ def test_all_pci_functions_in_the_groups_of_leased_gpus_are_on_vfio(
     assert {host.override_of(each) for each in (GPU, AUDIO, SECOND)} == {"(null)"}
 
 
-def test_driver_that_was_bound_by_an_override_is_restored_with_its_override(
+def test_driver_and_driver_override_are_restored_after_the_lease(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     """The kernel itself would choose another driver."""
@@ -121,7 +121,7 @@ def test_all_pci_functions_of_a_card_are_reset_before_and_after_a_lease_and_on_d
     assert not kernel.writes[-1][0].endswith("/reset")
 
 
-def test_healthy_gpu_is_returned_if_the_other_gpu_cannot_be_taken(
+def test_lease_of_two_gpus_returns_the_first_gpu_if_the_second_cannot_be_taken(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     kernel.dies_at_reset.add(SECOND)
@@ -135,7 +135,7 @@ def test_healthy_gpu_is_returned_if_the_other_gpu_cannot_be_taken(
     assert [path for path, _ in kernel.writes].count(f"devices/{GPU}/reset") == 2
 
 
-def test_healthy_gpu_is_returned_if_the_other_gpu_is_quarantined(
+def test_healthy_gpu_of_a_lease_is_returned_even_if_another_gpu_of_the_lease_is_quarantined(
     host: FakeHost, pool: GpuPool
 ) -> None:
     with (
@@ -181,7 +181,7 @@ def test_request_for_a_model_gets_a_gpu_of_that_model(
         assert gpu.gpu.address == SECOND
 
 
-def test_more_gpus_than_the_host_has_are_refused_at_once(pool: GpuPool) -> None:
+def test_request_for_more_gpus_than_the_host_has_is_refused_at_once(pool: GpuPool) -> None:
     with (
         pytest.raises(
             RequirementError, match="3 GPUs are requested together, but this host can provide only"
@@ -248,7 +248,7 @@ def test_survey_shows_the_holder_of_each_leased_gpu(
     assert set(verdicts(pool).values()) == {VerdictKind.USABLE}
 
 
-def test_gpu_that_looked_broken_once_is_checked_again(
+def test_gpu_that_did_not_answer_once_is_checked_again_and_leased(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder of a lease may have reset the GPU while the host was read."""
@@ -301,7 +301,7 @@ def test_address_of_a_pci_function_that_is_not_a_gpu_of_this_host_is_refused(
             pool.require([GpuChoice(address=address)])
 
 
-def test_gpu_address_may_lack_its_segment_or_have_a_long_segment(
+def test_gpu_address_without_a_pci_segment_or_with_a_five_digit_segment_is_accepted(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_function("10001:67:00.0", group=9)
@@ -311,7 +311,7 @@ def test_gpu_address_may_lack_its_segment_or_have_a_long_segment(
         pool.require([GpuChoice(address="slot 3")])
 
 
-def test_gpu_in_a_shared_group_is_refused_at_once_and_the_other_gpu_is_taken(
+def test_gpu_in_an_iommu_group_with_another_device_is_refused_and_another_gpu_is_leased(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_function(NVME, group=5, class_code=NVME_CLASS, driver="nvme")
@@ -323,7 +323,7 @@ def test_gpu_in_a_shared_group_is_refused_at_once_and_the_other_gpu_is_taken(
     assert host.driver_of(NVME) == "nvme"
 
 
-def test_lease_waits_for_a_gpu_in_use_and_reports_each_process_that_uses_the_gpu_once(
+def test_lease_that_waits_for_a_busy_gpu_reports_each_process_only_once(
     host: FakeHost, pool: GpuPool
 ) -> None:
     host.add_process(77, "first", "/dev/nvidia0")
@@ -351,7 +351,7 @@ def test_lease_waits_for_a_gpu_in_use_and_reports_each_process_that_uses_the_gpu
     assert drivers(host) == BEFORE
 
 
-def test_gpu_that_appears_while_the_other_gpu_is_held_is_leased(
+def test_waiting_lease_takes_a_hot_plugged_gpu(
     host: FakeHost, pool: GpuPool, other_pool: GpuPool
 ) -> None:
     host.remove(GPU)
@@ -366,7 +366,7 @@ def test_gpu_that_appears_while_the_other_gpu_is_held_is_leased(
         assert gpu.gpu.address == "0000:67:00.0"
 
 
-def test_gpu_that_another_process_opened_stays_untouched(
+def test_gpu_whose_vfio_file_is_open_in_another_process_stays_unchanged(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ordinary user detects this only by opening the file of the group."""
@@ -392,7 +392,7 @@ def test_vfio_file_of_an_excluded_gpu_is_not_opened(
     assert verdicts(pool)[SECOND] is VerdictKind.REFUSED
 
 
-def test_lease_takes_another_gpu_if_the_vfio_file_of_one_gpu_turns_out_to_be_open(
+def test_lease_skips_a_gpu_whose_vfio_file_is_open(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     third = "0000:67:00.0"
@@ -403,7 +403,7 @@ def test_lease_takes_another_gpu_if_the_vfio_file_of_one_gpu_turns_out_to_be_ope
         assert {each.gpu.address for each in gpus} == {GPU, third}
 
 
-def test_gpu_whose_vfio_file_turned_out_to_be_open_is_tried_again(
+def test_lease_retries_a_gpu_whose_vfio_file_was_open(
     host: FakeHost, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.bind(SECOND, "vfio-pci")
@@ -424,7 +424,7 @@ def test_gpu_whose_vfio_file_turned_out_to_be_open_is_tried_again(
     assert {*seen} == {()}
 
 
-def test_lease_waits_for_a_gpu_that_its_holder_is_resetting(
+def test_lease_waits_while_the_holder_of_the_gpu_resets_it(
     host: FakeHost, pool: GpuPool, other_pool: GpuPool
 ) -> None:
     """A GPU does not answer during a reset, but the GPU is not broken."""
@@ -439,7 +439,7 @@ def test_lease_waits_for_a_gpu_that_its_holder_is_resetting(
     assert not isinstance(caught.value, RequirementError)
 
 
-def test_gpu_is_not_reset_while_a_machine_has_it(
+def test_reset_of_a_gpu_is_refused_while_a_machine_uses_the_gpu(
     pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -518,7 +518,7 @@ def test_drivers_of_a_gpu_are_restored_if_taking_the_gpu_is_interrupted(
     assert drivers(host) == BEFORE
 
 
-def test_error_while_a_gpu_is_taken_is_raised_rather_than_an_error_while_the_gpu_is_returned(
+def test_first_error_is_raised_if_taking_and_returning_a_gpu_both_fail(
     kernel: FakeKernel, pool: GpuPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probe(*_: object) -> VfioFile:
@@ -776,7 +776,7 @@ def test_malformed_record_of_drivers_is_refused(folder: Path) -> None:
             DeviceRecords(folder, boot_id="BOOT").drivers(GPU)
 
 
-def test_gpu_whose_record_cannot_be_read_is_unknown_and_not_touched(
+def test_gpu_with_an_unreadable_driver_record_is_unknown_and_stays_unchanged(
     kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     file = folder / f"drivers-{GPU}.json"
@@ -796,7 +796,7 @@ def test_gpu_whose_record_cannot_be_read_is_unknown_and_not_touched(
         pool.require([FIRST])
 
 
-def test_record_that_cannot_be_written_leaves_no_file(
+def test_lease_leaves_no_file_if_the_disk_is_full(
     host: FakeHost, pool: GpuPool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk may be detected only at the fsync of the file."""
@@ -874,7 +874,7 @@ def test_abandoned_gpu_stays_unchanged_if_one_of_its_pci_functions_may_be_open(
     assert drivers(host) == BEFORE
 
 
-def test_override_is_cleared_if_the_run_was_killed_before_it_unbound_the_driver(
+def test_driver_override_is_cleared_if_the_run_was_killed_before_it_unbound_the_driver(
     host: FakeHost, pool: GpuPool, folder: Path
 ) -> None:
     record(folder, {each: BEFORE[each] for each in (GPU, AUDIO)})
@@ -891,7 +891,7 @@ BRIDGE = "0000:00:03.0"
 NO_GROUP, OTHER_WITHOUT_GROUP = "0000:70:00.0", "0000:71:00.0"
 
 
-def test_record_of_pci_functions_that_no_run_takes_is_ignored(
+def test_driver_record_with_pci_functions_that_no_lease_would_take_is_not_used(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool, folder: Path
 ) -> None:
     """The user's own record may list a foreign group, a bridge, or functions without a GPU."""

@@ -159,7 +159,7 @@ def test_record_is_used_only_if_its_owner_may_write_every_sysfs_file(
     assert file.exists()
 
 
-def test_run_that_waits_for_a_gpu_with_a_forged_record_fails_with_the_reason(
+def test_lease_of_a_gpu_with_a_forged_record_fails_with_the_reason(
     host: FakeHost, pool: GpuPool, folder: Path, give_away: Callable[[Path], None]
 ) -> None:
     file = record(folder, {GPU: None})
@@ -258,7 +258,7 @@ def test_verdict_mentions_the_owner_of_the_lease_file(
         os.chown(file, 0, 0)
 
 
-def test_driver_with_a_forbidden_name_is_not_unbound(
+def test_lease_fails_without_writes_if_the_driver_override_has_an_invalid_name(
     host: FakeHost, kernel: FakeKernel, pool: GpuPool
 ) -> None:
     (host.device(GPU) / "driver_override").write_text("two words\n")
@@ -296,7 +296,7 @@ def test_nothing_is_written_for_an_invalid_address(
     assert kernel.writes == []
 
 
-def test_sysfs_file_accepts_only_text_of_its_format(host: FakeHost, kernel: FakeKernel) -> None:
+def test_invalid_text_for_a_sysfs_file_is_refused(host: FakeHost, kernel: FakeKernel) -> None:
     for name, text in (
         ("driver_override", "nvidia\nalice ALL=(ALL) NOPASSWD: ALL\n"),
         ("driver_override", "../nvidia\n"),
@@ -312,7 +312,7 @@ def test_sysfs_file_accepts_only_text_of_its_format(host: FakeHost, kernel: Fake
     assert kernel.writes == []
 
 
-def test_symbolic_link_that_leads_out_of_sysfs_is_not_written(
+def test_sysfs_write_through_a_symbolic_link_out_of_sysfs_is_refused(
     host: FakeHost, kernel: FakeKernel, tmp_path: Path
 ) -> None:
     victim = tmp_path / "victim"

@@ -242,7 +242,7 @@ def test_mmdebstrap_gets_the_packages_and_the_archives_and_the_hooks_in_order(
     )
 
 
-def test_excluded_paths_are_left_out_and_only_a_snapshot_may_be_past_its_validity_date(
+def test_mmdebstrap_excludes_paths_and_accepts_expired_release_files_only_of_snapshots(
     recipe: Recipe,
 ) -> None:
     snapshot = "http://snapshot.debian.org/archive/debian/20260801T000000Z"
@@ -263,7 +263,7 @@ def test_excluded_paths_are_left_out_and_only_a_snapshot_may_be_past_its_validit
     assert [word.rpartition("=")[2] for word in argv if "path-exclude" in word] == [*exclude]
 
 
-def test_inputs_are_at_the_paths_where_the_node_and_the_scripts_expect_them(
+def test_build_inputs_are_at_the_paths_that_the_node_and_the_build_scripts_expect(
     recipe: Recipe,
 ) -> None:
     with tarfile.open(fileobj=io.BytesIO(tar_of(input_entries(recipe)))) as archive:

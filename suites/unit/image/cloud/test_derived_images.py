@@ -63,7 +63,9 @@ def bake(
     return store.bake(image, {"payload": payload}, baker, deadline=Deadline.after(SOON))
 
 
-def test_bake_is_a_cloud_image_with_its_own_digest(store: DerivedStore, image: CloudImage) -> None:
+def test_baked_image_is_a_cloud_image_with_the_digest_of_the_baked_disk(
+    store: DerivedStore, image: CloudImage
+) -> None:
     baked = bake(store, image, Baker())
 
     assert baked.disk.read_bytes() == OTHER_IMAGE
@@ -146,7 +148,7 @@ def test_bake_that_was_damaged_is_made_again(store: DerivedStore, image: CloudIm
     assert baker.count == 2
 
 
-def test_bake_without_a_qcow2_is_refused(store: DerivedStore, image: CloudImage) -> None:
+def test_bake_that_is_not_a_qcow2_disk_is_refused(store: DerivedStore, image: CloudImage) -> None:
     with pytest.raises(HarnessError, match="is not a qcow2 file"):
         bake(store, image, Baker(b"raw"))
 

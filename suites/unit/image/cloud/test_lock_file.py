@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-def test_lock_file_that_a_full_disk_refuses_leaves_no_temporary_file(
+def test_failed_write_of_a_lock_file_leaves_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = f"sha256:{'1' * 64}"

@@ -111,7 +111,7 @@ def test_list_without_a_valid_signature_is_refused() -> None:
             check(FakeGpgv(status, exit_code=0))
 
 
-def test_gpgv_that_does_not_end_is_not_reported_as_an_error_in_the_list() -> None:
+def test_gpgv_timeout_is_not_reported_as_an_error_in_the_digest_list() -> None:
     with pytest.raises(HarnessError, match="gpgv did not end") as caught:
         check(FakeGpgv(GOOD, timed_out=True))
 
@@ -123,7 +123,7 @@ END = "-----END PGP PUBLIC KEY BLOCK-----"
 ARMOR = f"{BEGIN}\n\na2V5\n=abcd\n{END}\n"
 
 
-def test_public_keys_are_read_from_any_armor(tmp_path: Path) -> None:
+def test_public_keys_are_read_from_each_variant_of_pgp_armor(tmp_path: Path) -> None:
     file = tmp_path / "key.asc"
     for text, keys in (
         (ARMOR, b"key"),

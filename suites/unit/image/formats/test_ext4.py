@@ -242,7 +242,9 @@ def test_folder_without_extents_is_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-def test_damaged_structures_are_refused(disk: SmallExt4) -> None:
+def test_damaged_inodes_and_folder_blocks_and_extended_attributes_are_refused(
+    disk: SmallExt4,
+) -> None:
     disk.inode(13, 0o40755, mapped=bytes(60))
     with pytest.raises(Ext4Error, match="not mapped by extents"):
         read_file_system(disk.read)
@@ -276,7 +278,7 @@ def test_superblock_of_another_file_system_is_refused(disk: SmallExt4) -> None:
             pytest.fail(f"{value} at {at} was accepted: {read_file_system(disk.read)}")
 
 
-def test_folder_within_itself_is_refused(disk: SmallExt4) -> None:
+def test_folder_that_contains_itself_is_refused(disk: SmallExt4) -> None:
     disk.folder(2, {"a": 12})
     disk.folder(12, {"b": 13})
     disk.folder(13, {"c": 12})
@@ -285,7 +287,7 @@ def test_folder_within_itself_is_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-def test_tree_of_extents_within_itself_is_refused(disk: SmallExt4) -> None:
+def test_extent_tree_that_contains_itself_is_refused(disk: SmallExt4) -> None:
     place = disk.next_block
     node = struct.pack("<HHHHI", 0xF30A, 1, 4, 1, 0) + struct.pack("<IIHH", 0, place, 0, 0)
     assert disk.block(node) == place
@@ -295,7 +297,7 @@ def test_tree_of_extents_within_itself_is_refused(disk: SmallExt4) -> None:
         read_file_system(disk.read)
 
 
-def test_too_many_blocks_are_refused_before_they_are_listed(
+def test_folder_with_too_many_blocks_is_refused_before_the_blocks_are_listed(
     disk: SmallExt4, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.inode(2, 0o40755, mapped=extents(disk.block(extents(*[7] * 80, length=32768)), depth=1))
@@ -334,7 +336,9 @@ def test_file_system_with_more_files_than_the_limit_is_refused(
 
 
 @given(changes=st.lists(st.tuples(st.integers(1024, 14 << 10), st.integers(0, 255)), max_size=8))
-def test_any_content_is_read_as_a_file_system_or_refused(changes: list[tuple[int, int]]) -> None:
+def test_file_system_with_randomly_changed_bytes_is_read_or_refused(
+    changes: list[tuple[int, int]],
+) -> None:
     disk = SmallExt4()
     disk.folder(2, {"usr": 12, "etc": 14})
     disk.folder(12, {"old": 15})

@@ -117,7 +117,7 @@ def test_incomplete_copy_of_a_file_is_refused_and_removed(
     assert not (tmp_path / "initrd").exists()
 
 
-def test_partition_with_the_boot_menu_is_kept_and_other_copies_are_removed(
+def test_only_the_extracted_partition_with_the_boot_menu_is_kept(
     extractor: Extractor,
 ) -> None:
     system, folder = find_boot(extractor, [a_partition(1), a_partition(2), a_partition(3)])

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_standalone_disk_or_file_that_is_not_qcow2_has_no_backing_file(tmp_path: Path) -> None:
+def test_backing_name_is_none_for_a_standalone_qcow2_and_for_a_file_that_is_not_qcow2(
+    tmp_path: Path,
+) -> None:
     assert backing_name(qcow2_on(tmp_path / "a", "")) is None
     for content in (b"", b"\0" * 4096):
         (tmp_path / "a").write_bytes(content)
@@ -55,7 +57,7 @@ def test_new_header_differs_only_in_the_name_of_the_backing_file(tmp_path: Path)
         assert backing_name(disk) == "/cache/disk.qcow2"
 
 
-def test_backing_file_name_without_space_in_the_header_is_refused(tmp_path: Path) -> None:
+def test_backing_file_name_that_does_not_fit_into_the_header_is_refused(tmp_path: Path) -> None:
     full = qcow2_on(tmp_path / "a", "short", behind=b"\0\0precious")
     with pytest.raises(HarnessError, match="has no space in its header for the backing file"):
         with_backing_name(full, "much longer")
@@ -81,7 +83,7 @@ def test_path_of_a_backing_file_in_the_cache_is_relative_to_the_published_folder
         assert backing_name(disk) == expected
 
 
-def test_standalone_disk_stays_unchanged(tmp_path: Path) -> None:
+def test_make_relative_does_not_change_a_disk_without_a_backing_file(tmp_path: Path) -> None:
     disk = qcow2_on(tmp_path / "disk", "")
     before = disk.read_bytes()
 
@@ -138,7 +140,7 @@ def test_qcow2_that_is_truncated_or_encrypted_or_refers_to_other_files_is_unusab
         assert str(why_unusable(a_disk(tmp_path / "disk", **fields))).startswith(why), fields
 
 
-def test_disk_from_a_store_may_refer_only_to_a_disk_of_the_caches(tmp_path: Path) -> None:
+def test_backing_file_of_a_disk_from_a_store_must_be_a_disk_in_the_caches(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     for name in ("", "../debian-12-0a1b/disk.qcow2", "../../images/debian-12.1-0a1b/disk.qcow2"):
         assert why_unsafe_in_a_cache(qcow2_on(disk, name)) is None, name

@@ -70,7 +70,7 @@ def test_reservation_file_of_a_dead_process_is_removed_whatever_it_contains(
             assert not file.exists()
 
 
-def test_error_has_the_path_of_a_held_reservation_that_cannot_be_parsed(host: FakeHost) -> None:
+def test_error_has_the_path_of_an_active_reservation_that_cannot_be_parsed(host: FakeHost) -> None:
     """The demand of that reservation is unknown, so the broker can grant no other demand."""
     with at_once(host.broker(), "a", mib(1)):
         (file,) = host.folder.iterdir()
@@ -153,7 +153,7 @@ def test_reserved_memory_that_its_process_already_uses_is_subtracted_only_once(
             pass
 
 
-def test_memory_that_is_kept_for_one_process_is_not_reserved_by_another_process(
+def test_memory_use_of_one_process_does_not_reduce_the_reservation_of_another_process(
     host: FakeHost,
 ) -> None:
     """The first process touched more than it reserved. The second process touched nothing."""
@@ -204,7 +204,7 @@ def test_setting_the_process_of_an_ended_reservation_writes_nothing(
     assert list(host.folder.iterdir()) == []
 
 
-def test_full_disk_is_reported_and_leaves_the_reservation_as_it_was(
+def test_reservation_is_kept_and_an_error_is_raised_if_the_disk_is_full(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
@@ -219,7 +219,7 @@ def test_full_disk_is_reported_and_leaves_the_reservation_as_it_was(
 
 
 @pytest.mark.usefixtures("fake_time")
-def test_error_has_the_path_of_a_folder_that_a_stopped_process_keeps_locked(
+def test_error_for_a_locked_reservation_folder_has_the_path_of_the_folder(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reservation_folder, "_LOCK_S", 0.01)

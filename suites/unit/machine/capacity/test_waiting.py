@@ -288,7 +288,7 @@ def test_lasting_load_delays_a_machine_by_30_s_or_half_of_its_time_limit(host: F
             assert delay_s <= clock.elapsed_s < delay_s + 3
 
 
-def test_tasks_share_the_processors_only_of_a_busy_host(host: FakeHost) -> None:
+def test_tasks_per_processor_are_1_unless_the_host_is_busy(host: FakeHost) -> None:
     for load, cpu, running, tasks in (
         (40.0, 99, 3, 20.0),
         (0.5, 99, 40, 20.0),
@@ -300,14 +300,16 @@ def test_tasks_share_the_processors_only_of_a_busy_host(host: FakeHost) -> None:
         assert host.broker().tasks_per_processor() == tasks
 
 
-def test_tasks_of_a_busy_host_with_one_processor_share_that_processor(host: FakeHost) -> None:
+def test_tasks_per_processor_of_a_busy_host_with_one_processor_equal_its_load(
+    host: FakeHost,
+) -> None:
     host.is_busy(load=3.0, cpu=99)
     capacity = HostCapacity.from_proc(host.proc, cores=1)
 
     assert host.broker(capacity=capacity).tasks_per_processor() == 3.0
 
 
-def test_load_that_began_before_the_run_counts_before_the_average_of_the_pressure_shows_it(
+def test_busy_host_is_detected_from_the_pressure_total_before_the_pressure_average_rises(
     host: FakeHost,
 ) -> None:
     for waited_s, elapsed_s, tasks in ((3.1, 6, 20.0), (2.9, 6, 1.0), (9.0, 10, 1.0)):

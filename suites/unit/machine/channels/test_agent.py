@@ -128,7 +128,7 @@ def test_settle_request_is_the_first_request_to_a_clone(guest: PlayedGuest, agen
     assert 0 <= settled.clock_error_s < 20
 
 
-def test_settle_request_before_the_first_boot_is_sent_again(
+def test_settle_request_that_the_loader_discards_is_sent_again(
     guest: PlayedGuest, agent: Agent
 ) -> None:
     answers: list[object] = []
@@ -218,7 +218,7 @@ def test_command_within_its_limit_of_guest_time_is_not_cancelled(
     assert "cancel" not in guest.kinds()
 
 
-def test_host_sends_at_most_one_window_of_unread_stdin_and_reports_the_known_reason_of_a_delay(
+def test_host_sends_at_most_one_window_of_unread_stdin_and_explains_the_delay(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.CANCEL] = says((frames.RESULT, {"cancelled": True}))
@@ -308,7 +308,9 @@ def test_file_is_read_if_the_guest_sends_as_many_bytes_as_it_reports(
             ready.read_bytes("/etc/x", soon())
 
 
-def test_answer_is_split_into_the_requested_ranges(guest: PlayedGuest, ready: Agent) -> None:
+def test_file_content_is_split_into_the_requested_byte_ranges(
+    guest: PlayedGuest, ready: Agent
+) -> None:
     guest.answers[frames.READ_RANGES] = says(
         (frames.DATA, b"one t"), (frames.DATA, b"wo"), (frames.RESULT, {"size": 7})
     )
@@ -334,7 +336,7 @@ def test_failing_unit_is_reported_at_once(guest: PlayedGuest, ready: Agent) -> N
     assert ready.wait_for_unit("a.service", soon(), "failed").result == "exit-code"
 
 
-def test_unchanged_unit_is_reported_at_the_deadline(
+def test_unit_that_does_not_become_active_is_reported_at_the_deadline(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()

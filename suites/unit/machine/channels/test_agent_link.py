@@ -222,7 +222,7 @@ def test_invalid_welcome_is_quoted_and_ends_the_wait_for_the_hello(
     )
 
 
-def test_request_that_is_refused_or_answered_with_nonsense_is_reported_and_not_cancelled(
+def test_refused_request_or_invalid_answer_is_reported_and_no_cancel_is_sent(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     answers: tuple[tuple[int, bytes | Mapping[str, object], str], ...] = (
@@ -240,7 +240,7 @@ def test_request_that_is_refused_or_answered_with_nonsense_is_reported_and_not_c
     assert guest.kinds() == ["hello", *["wait-unit"] * 3, "ping"]
 
 
-def test_cancelled_command_has_ended_when_the_error_is_raised(
+def test_error_is_raised_only_after_the_cancelled_command_has_ended(
     guest: PlayedGuest, ready: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CANCEL_S", 20.0)

@@ -282,7 +282,7 @@ def test_long_file_is_sent_after_the_request_as_fast_as_the_guest_takes_it(
     assert [len(part) for part in sent] == [_CHUNK] * 4 + [1] * 3
 
 
-def test_request_to_wait_for_a_file_or_a_unit_names_the_file_or_the_unit_and_its_state(
+def test_wait_requests_contain_the_file_path_or_the_unit_and_its_expected_state(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     guest.answers[frames.WAIT_FILE] = says((frames.RESULT, {}))

@@ -273,7 +273,7 @@ def test_undecodable_console_bytes_do_not_end_a_wait(guest: _Guest, console: Con
     assert _wait(console, "login:") == "login:"
 
 
-def test_console_leaves_no_thread_or_socket_and_its_thread_keeps_no_process_alive(
+def test_closed_console_leaves_no_thread_or_socket_and_its_thread_is_a_daemon(
     guest: _Guest,
 ) -> None:
     """The thread is a daemon, since an error may leave the console open."""

@@ -164,7 +164,7 @@ def test_error_for_a_malformed_line_has_its_number_and_the_start_of_its_text(
             list(read_recording(recording))
 
 
-def test_too_long_line_is_not_taken_for_a_truncated_end(recording: Path) -> None:
+def test_too_long_line_at_the_end_of_a_recording_is_refused(recording: Path) -> None:
     with recording.open("a") as file:
         file.write('[5.0, "o", "' + "x" * (1 << 20) + '"]\n')
 

@@ -54,7 +54,7 @@ def test_error_of_a_wait_shows_the_events_so_far_if_qemu_has_exited() -> None:
             log.wait_for("its stop", names("STOP"), Deadline.after(60.0))
 
 
-def test_loss_of_the_connection_to_qemu_is_reported_first(log: EventLog) -> None:
+def test_wait_reports_a_lost_connection_instead_of_the_end_of_the_event_log(log: EventLog) -> None:
     log.end()
 
     with pytest.raises(HarnessError, match="the way is lost; no event"):

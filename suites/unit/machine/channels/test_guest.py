@@ -41,7 +41,7 @@ class Unreachable:
         raise HarnessError("The connection broke.")
 
 
-def test_command_has_the_time_limit_and_input_and_environment_of_its_caller() -> None:
+def test_command_runs_with_the_given_time_limit_and_input_and_environment() -> None:
     environment = {"LC_ALL": "C"}
     script = ScriptedRunner().expect("cat", timeout_s=2.5, stdin="text", env=environment)
 
@@ -61,12 +61,12 @@ def test_report_of_cloud_init_comes_from_its_status_file() -> None:
     assert report.errors == ("no such module",)
 
 
-def test_output_is_stripped_and_the_command_has_the_time_limit_of_its_caller() -> None:
+def test_output_is_stripped_and_the_command_runs_with_the_given_time_limit() -> None:
     with ScriptedRunner().expect("uname -r", stdout="6.1.0-56\n", timeout_s=2.5) as runner:
         assert Guest("node", runner).output_of("uname", "-r", timeout_s=2.5) == "6.1.0-56"
 
 
-def test_output_of_a_failed_command_is_refused() -> None:
+def test_failed_command_raises_an_error_instead_of_returning_its_output() -> None:
     with (
         ScriptedRunner().expect("uname -r", stderr="broken", exit_code=2) as runner,
         pytest.raises(HarnessError, match=r"A command in machine 'node' failed[\s\S]*broken"),
@@ -74,7 +74,7 @@ def test_output_of_a_failed_command_is_refused() -> None:
         Guest("node", runner).output_of("uname", "-r")
 
 
-def test_content_of_a_file_is_returned_unchanged_and_only_a_missing_file_is_none() -> None:
+def test_text_of_a_file_is_returned_unchanged_and_text_of_a_missing_file_is_none() -> None:
     read = ["sh", "-c", READ, "read", "/a b"]
     script = ScriptedRunner().expect(read, stdout="x\n").expect(read, exit_code=44)
     with script.expect(read, exit_code=124) as runner:
@@ -132,7 +132,7 @@ def test_error_for_a_missing_cloud_init_result_mentions_the_log() -> None:
         Guest("node", runner).wait_for_cloud_init_result(deadline)
 
 
-def test_error_for_a_missing_pci_function_at_the_time_limit_of_the_caller_shows_the_bus() -> None:
+def test_timeout_error_for_a_missing_pci_function_shows_the_pci_bus() -> None:
     wait = ["sh", "-c", UNTIL_LISTED, "wait", "0x10de:0x2330", "2"]
     script = ScriptedRunner().expect(wait, is_timed_out=True, timeout_s=2.5)
     script.expect("lspci -nn", stdout="00:00.0 Host bridge\n")

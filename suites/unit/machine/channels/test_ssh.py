@@ -133,7 +133,7 @@ def test_result_shows_whether_the_time_limit_in_the_guest_ended_the_command(
         assert (result.exit_code, result.timed_out) == (code, timed_out)
 
 
-def test_output_that_a_daemon_holds_open_ends_at_the_time_limit(
+def test_command_ends_at_the_time_limit_if_a_daemon_keeps_its_output_open(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     ssh = FakeSsh(exit_code=124, timed_out=True, duration_s=50)
@@ -183,9 +183,7 @@ def test_guest_is_verified_by_its_host_key(tmp_path: Path, identity: SshIdentity
     )
 
 
-def test_second_ssh_runner_can_use_the_folder_of_the_first(
-    tmp_path: Path, identity: SshIdentity
-) -> None:
+def test_two_ssh_runners_can_use_the_same_folder(tmp_path: Path, identity: SshIdentity) -> None:
     for _ in range(2):
         SshRunner(name="node", port=1, identity=identity, folder=tmp_path, runner=FakeSsh())
 

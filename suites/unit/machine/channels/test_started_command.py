@@ -70,7 +70,7 @@ def ends_with(guest: PlayedGuest, code: object) -> None:
     guest.answers[frames.DATA_END] = end
 
 
-def test_start_request_has_arguments_and_environment_and_limit_and_the_input_stays_open(
+def test_start_request_contains_the_arguments_and_environment_and_time_limit_of_the_command(
     guest: PlayedGuest,
 ) -> None:
     """The agent of an older harness runs a command without a terminal too."""
@@ -91,7 +91,7 @@ def test_start_request_has_arguments_and_environment_and_limit_and_the_input_sta
     assert body.endswith(b"\n")
 
 
-def test_terminal_of_a_command_has_its_size_and_can_be_resized_and_signalled(
+def test_terminal_has_the_requested_size_and_can_be_resized_and_signalled(
     guest: PlayedGuest,
 ) -> None:
     ends_with(guest, 0)
@@ -110,7 +110,7 @@ def test_terminal_of_a_command_has_its_size_and_can_be_resized_and_signalled(
     assert said_by(guest, frames.SIGNAL) == [b"15"]
 
 
-def test_agent_of_an_older_harness_gives_no_terminal(guest: PlayedGuest) -> None:
+def test_terminal_is_refused_if_the_agent_is_from_an_older_harness(guest: PlayedGuest) -> None:
     """An old agent would ignore the request for a terminal, and fail at the first resize."""
     guest.protocol = TERMINAL_PROTOCOL - 1
 
@@ -178,7 +178,7 @@ def test_guest_gets_new_credit_after_each_quarter_of_a_mebibyte(guest: PlayedGue
     assert said_by(guest, frames.CREDIT) == 3 * [len(quarter).to_bytes(4, "big")]
 
 
-def test_credits_of_the_guest_add_up(guest: PlayedGuest) -> None:
+def test_credits_from_the_guest_are_added_to_the_input_window(guest: PlayedGuest) -> None:
     received = bytearray()
     has_room = threading.Event()
     content = bytes(frames.STDIN_WINDOW + 3)
@@ -257,7 +257,7 @@ def test_input_for_an_ended_command_is_discarded(guest: PlayedGuest) -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_no_more_input_is_sent_to_a_command_after_the_wait_for_the_command(
+def test_feeding_of_input_ends_when_the_wait_for_the_command_ends(
     guest: PlayedGuest, *, is_read: bool
 ) -> None:
     """The wait may also end by an error, for example if nobody reads the output any more."""

@@ -21,7 +21,7 @@ def test_error_is_raised_if_the_guest_cannot_list_the_processes_that_use_a_file(
         Guest("node", runner).users_of("/dev/nvidia[0-9]*")
 
 
-def test_process_name_with_tabs_and_path_with_blanks_are_shown_whole_and_once() -> None:
+def test_process_is_listed_once_if_its_name_has_tabs_and_the_path_has_blanks() -> None:
     with ScriptedRunner().expect(
         ["sh", "-c", USERS, "users", "/mnt/*"], stdout="7\t/mnt/a file\todd\tname\n" * 2
     ) as runner:
@@ -30,7 +30,7 @@ def test_process_name_with_tabs_and_path_with_blanks_are_shown_whole_and_once() 
     assert users == ["'odd\tname' (PID 7) has '/mnt/a file' open"]
 
 
-def test_malformed_line_is_reported_in_a_sentence() -> None:
+def test_malformed_line_in_the_list_of_processes_is_an_error() -> None:
     """The path of an open file may contain a line break."""
     for line in ("7\t/dev/nvidia0x", "x"):
         script = ScriptedRunner().expect(

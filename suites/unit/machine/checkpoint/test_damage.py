@@ -86,7 +86,7 @@ def test_damaged_checkpoint_is_reported_and_refused_and_made_again(cache: Cache)
         assert sentence == f"{info.damage} The damaged checkpoint is made again."
 
 
-def test_checkpoint_under_a_foreign_name_is_refused(cache: Cache) -> None:
+def test_checkpoint_whose_manifest_has_another_key_is_refused(cache: Cache) -> None:
     checkpoint = cache.have()
     manifest = checkpoint.folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace(checkpoint.key, "f" * 64))
@@ -215,7 +215,7 @@ def test_damaged_checkpoint_in_use_is_not_replaced(cache: Cache) -> None:
     assert other.made == 1
 
 
-def test_damaged_ancestor_of_a_held_checkpoint_is_not_replaced(cache: Cache) -> None:
+def test_damaged_ancestor_of_a_checkpoint_in_use_is_not_replaced(cache: Cache) -> None:
     """The disk of the held checkpoint is an overlay on the disks of its ancestors."""
     with cache.use("booted") as parent, cache.use("baked", parent=parent) as child:
         grandchild = cache.have("warm", parent=child)

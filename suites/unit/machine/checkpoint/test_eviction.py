@@ -63,7 +63,9 @@ def test_using_a_checkpoint_updates_the_time_of_its_last_use(small: Cache) -> No
     assert small.names() == ["one"]
 
 
-def test_held_checkpoint_and_its_parent_are_kept_until_the_hold_ends(cache: Cache) -> None:
+def test_checkpoint_in_use_and_its_parent_are_removed_only_after_their_release(
+    cache: Cache,
+) -> None:
     parent, child = cache.have_two()
 
     with cache.store.hold(child, deadline=Deadline.after(60)):
@@ -121,7 +123,7 @@ def test_parent_of_a_checkpoint_in_use_is_kept(small: Cache) -> None:
     assert removed == [child.folder, parent.folder]
 
 
-def test_no_checkpoint_is_removed_within_the_size_limit_or_if_none_was_made(
+def test_no_checkpoint_is_removed_within_the_size_limit_or_if_a_checkpoint_is_reused(
     small: Cache,
 ) -> None:
     small.have("one")

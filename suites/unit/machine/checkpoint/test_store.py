@@ -306,7 +306,9 @@ def test_parent_and_child_checkpoint_can_be_made_while_another_checkpoint_is_mad
     assert inner[1].parent == inner[0]
 
 
-def test_waiting_process_reports_the_maker_and_gives_up_at_its_deadline(tmp_path: Path) -> None:
+def test_wait_for_a_checkpoint_reports_the_making_process_and_ends_at_the_deadline(
+    tmp_path: Path,
+) -> None:
     making, waiting = Cache(tmp_path), Cache(tmp_path, free_bytes=0)
 
     def try_meanwhile(_place: CheckpointPlace) -> None:
@@ -325,7 +327,7 @@ def test_waiting_process_reports_the_maker_and_gives_up_at_its_deadline(tmp_path
     assert sentence.endswith("which is making this checkpoint")
 
 
-def test_wait_for_another_maker_ends_when_the_checkpoint_is_not_wanted_any_more(
+def test_wait_for_a_checkpoint_that_another_process_makes_can_be_cancelled(
     tmp_path: Path,
 ) -> None:
     making, waiting = Cache(tmp_path), Cache(tmp_path)
@@ -346,7 +348,7 @@ def test_wait_for_another_maker_ends_when_the_checkpoint_is_not_wanted_any_more(
     assert len(waiting.said(Stage.WAIT)) == 1
 
 
-def test_leftovers_of_a_killed_maker_are_removed(cache: Cache) -> None:
+def test_gc_removes_the_work_folders_of_a_killed_process(cache: Cache) -> None:
     checkpoint = cache.have()
     work = cache.folder / ".work" / checkpoint.folder.name
     doomed = cache.folder / ".work/booted-0.abcd.doomed"
@@ -369,7 +371,7 @@ def test_missing_file_of_a_new_checkpoint_is_refused(cache: Cache) -> None:
             pass
 
 
-def test_failure_of_the_caller_is_not_attributed_to_the_store(cache: Cache) -> None:
+def test_disk_full_error_of_the_caller_is_raised_unchanged(cache: Cache) -> None:
     cache.free_bytes = PLENTY
 
     with pytest.raises(OSError, match="No space"), cache.use():

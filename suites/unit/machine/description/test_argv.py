@@ -193,7 +193,7 @@ def test_each_connection_to_a_forwarded_host_port_starts_a_program() -> None:
     assert first.endswith("host_port.py 41000")
 
 
-def test_comma_in_the_path_of_python_is_doubled_for_a_port_of_the_host(
+def test_comma_in_the_path_of_python_is_doubled_in_the_guestfwd_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/opt/a,b/python")
@@ -222,7 +222,7 @@ def test_kvm_leaves_interrupts_to_the_iommu_of_qemu() -> None:
         assert values_of(argv, "-machine") == [f"q35,memory-backend=ram,hpet=off{irqchip}"]
 
 
-def test_ssh_port_of_the_host_is_read_from_the_forward_of_qemu() -> None:
+def test_ssh_port_on_the_host_is_read_from_the_host_forward_line_of_info_usernet() -> None:
     usernet = (
         "Hub -1 (net):\n"
         "  Protocol[State]    FD  Source Address  Port   Dest. Address  Port RecvQ SendQ\n"

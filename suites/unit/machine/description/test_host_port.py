@@ -131,6 +131,6 @@ def test_program_connects_its_stdin_to_the_given_host_port_and_prints_nothing(
         sys.stdout.close()
 
 
-def test_program_of_a_connection_ignores_its_environment_and_installed_packages() -> None:
+def test_python_of_the_host_port_program_runs_isolated_and_without_site_packages() -> None:
     """The program imports only the standard library, whatever modules the user has installed."""
     assert connect_argv(41000) == [sys.executable, "-I", "-S", host_port.__file__, "41000"]

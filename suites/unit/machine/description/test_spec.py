@@ -124,7 +124,7 @@ def _flash(run: int) -> Firmware:
     return Firmware(flash=Flash(code=folder / "CODE.fd", variables=folder / "VARS.fd"))
 
 
-def test_facts_of_one_run_do_not_change_the_key_of_a_checkpoint() -> None:
+def test_machine_name_and_paths_do_not_change_the_key_of_a_checkpoint() -> None:
     """A rename of a field here would invalidate the checkpoints of users."""
     neutral = without_paths(replace(OF_ONE_RUN, kernel=_flash(7)))
 

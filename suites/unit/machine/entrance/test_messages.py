@@ -47,7 +47,7 @@ def test_message_without_content_is_only_a_header(
     assert ours.recv(100) == message(3)
 
 
-def test_incomplete_message_waits_for_its_rest(
+def test_incomplete_message_is_returned_only_after_its_remaining_bytes_arrive(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = sockets
@@ -64,7 +64,7 @@ def test_incomplete_message_waits_for_its_rest(
     assert receiver.receive() is None
 
 
-def test_messages_after_the_first_are_returned_by_the_next_receive(
+def test_messages_sent_together_with_the_first_message_are_returned_by_the_next_receive(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = sockets

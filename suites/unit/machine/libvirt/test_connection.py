@@ -169,7 +169,7 @@ def test_wait_for_a_daemon_that_never_answers_ends_at_the_deadline() -> None:
         Connection.open(URI, deadline=Deadline.after(0.05))
 
 
-def test_every_libvirt_call_after_the_end_of_the_daemon_reports_that_end(
+def test_every_libvirt_call_after_the_end_of_the_daemon_raises_a_connection_lost_error(
     libvirt: FakeLibvirt,
 ) -> None:
     raw = FakeConnect()

@@ -64,7 +64,7 @@ def test_only_the_owner_of_a_socket_may_connect() -> None:
     }
 
 
-def test_machines_of_root_run_as_root_and_change_the_owner_of_no_file() -> None:
+def test_system_daemon_runs_qemu_as_root_without_changing_file_owners() -> None:
     """As root, QEMU can always open /dev/kvm."""
     session = {"security_driver": '"none"', "stdio_handler": '"file"'}
 
@@ -94,7 +94,9 @@ def test_system_daemon_has_no_user_namespace() -> None:
     ]
 
 
-def test_session_of_root_runs_as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_daemon_that_root_starts_has_the_uid_of_an_ordinary_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for user, seen_as in ((0, 1000), (1234, 1234)):
         monkeypatch.setattr("os.geteuid", lambda user=user: user)
 
@@ -106,7 +108,7 @@ def test_session_of_root_runs_as_an_ordinary_user(monkeypatch: pytest.MonkeyPatc
         ]
 
 
-def test_session_is_entered_with_the_credentials_of_its_user_namespace() -> None:
+def test_only_a_session_daemon_is_entered_through_its_user_namespace() -> None:
     assert enter_argv(7, DaemonKind.SESSION) == [
         *("nsenter", "--target=7", "--user", "--preserve-credentials"),
         *("--mount", "--pid", "--"),

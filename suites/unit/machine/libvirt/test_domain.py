@@ -92,7 +92,9 @@ def test_closed_domain_is_ended_and_unregistered(domain: Domain, host: FakeHost)
     assert not domain.is_running
 
 
-def test_domain_that_is_still_listed_is_reported(domain: Domain, host: FakeHost) -> None:
+def test_domain_that_libvirt_still_lists_after_close_is_an_error(
+    domain: Domain, host: FakeHost
+) -> None:
     """Libvirt reports the end of the domain, but a second query still lists it."""
     host.is_stubborn = True
     start(domain)

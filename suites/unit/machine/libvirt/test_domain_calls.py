@@ -115,7 +115,7 @@ def test_closing_a_domain_that_has_already_ended_does_not_end_it_again(
     [(DEVICE_REMOVED, "ua-gpu0"), (DEVICE_KEPT, "ua-seed")],
     ids=["another-device", "not-removed"],
 )
-def test_event_of_another_kind_or_another_device_is_not_taken_for_the_removal(
+def test_detach_ignores_events_of_another_kind_or_of_another_device(
     domain: Domain, host: FakeHost, event: int, alias: str
 ) -> None:
     host.is_stubborn = True
