@@ -56,6 +56,7 @@ def migrate(
 
     Raises BadInputError if the spec has an error.
     """
+    text = text.removeprefix("\ufeff")
     translate(path, text, evaluate_rows)
     return _Migration(path, text, evaluate_rows, project or MigratedProject(spec=path)).run()
 

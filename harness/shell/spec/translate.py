@@ -48,6 +48,9 @@ _SOURCED = re.compile(
 )
 SELF_EXECUTING = re.compile(r"""\s*eval ["']\$\(shellspec\b""")
 
+#: pytest collects each group inside the group around it, until Python raises RecursionError.
+_MOST_GROUPS = 100
+
 
 def translate(
     path: str,
@@ -65,6 +68,7 @@ def translate(
     Raises BadInputError, with the line, for a block that is not closed or not allowed at its
     position, and for an unknown construct.
     """
+    text = text.removeprefix("\ufeff")
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise BadInputError("The line has a NUL byte; a spec is text.", source=path, line=line)
@@ -217,6 +221,8 @@ class _Translator:
             skipped=keyword.startswith("x"),
             focused=keyword.startswith("f"),
         )
+        if len(self.blocks) > _MOST_GROUPS:
+            raise self._error(f"More than {_MOST_GROUPS} groups are nested.", line)
         self.blocks[-1].has_blocks = True
         self.blocks.append(
             _Block(

@@ -129,6 +129,22 @@ def test_word_before_a_tab_is_not_a_keyword() -> None:
     assert _translate("Describe\tx\n").script.startswith("Describe\tx\n")
 
 
+def test_groups_that_are_nested_too_deeply_are_refused() -> None:
+    example = "It 'x'\nEnd\n"
+
+    assert len(_translate("Describe\n" * 100 + example + "End\n" * 100).cases) == 1
+    with pytest.raises(
+        BadInputError, match=r"^a_spec\.sh:101: More than 100 groups are nested\.$"
+    ):
+        _translate("Describe\n" * 2000 + example + "End\n" * 2000)
+
+
+def test_byte_order_mark_of_a_spec_is_left_out() -> None:
+    (case,) = _translate("\ufeffIt 'x'\nEnd\n").cases
+
+    assert case.name == "x"
+
+
 def test_misplaced_construct_is_refused_with_its_line() -> None:
     refusals: list[tuple[str, int, str]] = [
         ("Describe 'x'\n", 1, "'Describe' is not closed"),
