@@ -179,7 +179,7 @@ class Port:
             self._on_stream_error(str(error))
 
     def _leave(self) -> None:
-        """Discard queued frames because the host has closed its end; check later for a new host."""
+        """Discard queued frames, since the host closed the port; check later whether it is open again."""
         if self._fd < 0:
             return
         # The caller may be a request, but the callbacks below belong to no request.

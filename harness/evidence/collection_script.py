@@ -153,10 +153,10 @@ def _header(buffer: bytearray, mark: bytes) -> Frame | None:
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that must be accessible to find the files, and a shell test of the access.
+    """Yield each folder that must be accessible to find the files, with a shell test for the folder.
 
     In a folder that the user may not access, an existing file seems to be absent. A folder below a
-    wildcard is yielded as a pattern. The test checks the folder in `$f`.
+    wildcard is yielded as a pattern. The test checks whether the folder in `$f` is accessible.
     """
     is_listed: dict[str, bool] = {}
     for pattern in patterns:

@@ -65,7 +65,7 @@ def read_merged(
     if head.kind is not None and head.kind != base.data.get("kind"):
         raise own.refusal(
             f"The recipe '{head.extends}' is of kind '{base.data.get('kind')}', and a recipe that "
-            "extends another recipe must have the same kind; remove this key.",
+            "extends another recipe must have the same kind; remove the key 'kind'.",
             ("kind",),
         )
     return extended(base, own, replaced=head.replace)

@@ -218,7 +218,7 @@ class Binder:
         if path.exists() and not os.access(path, os.W_OK):
             raise RequirementError(
                 f"User {os.geteuid()} may not write '{path}'; run as root, or let an administrator "
-                "give your group access by the files of docs/gpu-lab.md."
+                "install the files that docs/gpu-lab.md shows, which give your group access."
             )
         result = self._runner.run(["tee", str(path)], stdin=text, timeout_s=_WRITE_S)
         if result.timed_out:

@@ -115,8 +115,8 @@ class LibvirtDriver:
         found = find_transport(self._host.emulator, accelerator.accel, LocalRunner())
         if found is not Transport.MPQEMU:
             raise RequirementError(
-                f"'{self._host.emulator}' connects to an emulated GPU by '{found.value}', but libvirt "
-                "can't pass the socket of this device to QEMU; use QEMU 6.0 to 8.1, or --machine-driver=qemu."
+                f"'{self._host.emulator}' needs the device '{found.value}' for an emulated GPU, but libvirt "
+                f"can't pass the socket of '{found.value}' to QEMU; use QEMU 6.0 to 8.1, or --machine-driver=qemu."
             )
         return found
 

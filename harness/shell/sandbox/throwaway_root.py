@@ -419,9 +419,10 @@ class _RootBuilder:
             os.chmod(f"{target}/{name}", 0o755)  # noqa: S103 - commands
 
     def build_again(self) -> tuple[int, list[str]]:
-        """Build a root whose upper layers are empty; return it as a detached mount tree.
+        """Build a root whose upper layers are empty.
 
-        Return also the paths whose mounts have to be moved from the earlier root.
+        Return the root as a detached mount tree, and the paths whose mounts have to be moved from the
+        present root to this root.
         """
         if not self.is_in_memory:
             raise OSError("a root whose layers are on a disk can't be renewed")

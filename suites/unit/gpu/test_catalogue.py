@@ -318,7 +318,7 @@ def test_window_that_is_too_small_for_any_bar_is_refused() -> None:
         shrink_to_aperture({0: Bar(mib=16, bits=64)}, 0)
 
 
-def test_every_model_fits_into_the_slots_of_a_machine() -> None:
+def test_shrunk_32bit_bars_of_every_model_fit_into_half_of_a_64_mib_window() -> None:
     for model in load_catalogue().models.values():
         bars = shrink_to_window(model.bars.vfio_user, 64)
         assert sum(bar.mib for bar in bars.values() if bar.bits == 32) <= 32

@@ -263,7 +263,7 @@ def test_64bit_bar_is_placed_at_an_address_with_all_bits_set_in_its_lower_half()
     assert space.is_placed
 
 
-def test_write_to_part_of_a_bar_ends_its_sizing() -> None:
+def test_partial_write_to_a_bar_ends_the_bar_sizing() -> None:
     space = _space()
     _give_addresses(space)
 

@@ -193,7 +193,7 @@ def test_waiting_for_a_stalled_gpu_can_be_cancelled() -> None:
     assert not gpu.wait_for_stall_end(cancelled)
 
 
-def test_number_of_registers_that_remember_writes_by_the_guest_is_bounded(
+def test_number_of_registers_that_store_guest_writes_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(emulated, "REGISTER_LIMIT", 3)

@@ -89,7 +89,7 @@ def test_access_to_a_guest_address_reaches_the_register_at_this_address(
     assert [access.offset for access in server.gpu.trace.bar_accesses(0)] == [0]
 
 
-def test_message_that_needs_no_answer_gets_no_answer(qemu: QemuSide) -> None:
+def test_set_irqfd_and_sync_sysmem_messages_get_no_answer(qemu: QemuSide) -> None:
     qemu.post(message(Command.SET_IRQFD) + _SYSMEM * 27)
 
     # If the server answered one of these messages, the client would read that answer here.
@@ -131,7 +131,7 @@ def test_every_received_file_descriptor_is_closed_and_nothing_is_written_to_it(
 @pytest.mark.parametrize(
     "data", [config_message(Command.PCI_CFGREAD, 0) + _SYSMEM, _SYSMEM[:40]], ids=["whole", "part"]
 )
-def test_file_descriptor_of_a_request_that_is_not_carried_out_is_closed(
+def test_file_descriptor_of_an_unprocessed_request_is_closed(
     server: MpqemuServer, qemu: QemuSide, data: bytes
 ) -> None:
     """The second of two complete messages has the descriptor, and the GPU stalls at the first."""
@@ -290,7 +290,7 @@ def _wait_until_pending(server: MpqemuServer) -> None:
     wait_for("the request to be pending", poll, Deadline.after(_END_S, YieldingClock()))
 
 
-def test_watchdog_mentions_the_unanswered_request_of_a_stalled_gpu(
+def test_server_state_describes_the_unanswered_request_of_a_stalled_gpu(
     server: MpqemuServer, qemu: QemuSide
 ) -> None:
     assert server.state.describe(0) == "QEMU has sent no request yet."

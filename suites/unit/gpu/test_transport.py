@@ -86,7 +86,7 @@ class Qemu:
         )
 
 
-def test_devices_are_found_in_stdout_or_stderr_of_qemu() -> None:
+def test_transport_device_is_found_in_stdout_or_stderr_of_qemu() -> None:
     for stream in ("stdout", "stderr"):
         assert find_transport("/opt/qemu", "tcg", Qemu(stream)) is Transport.MPQEMU
 

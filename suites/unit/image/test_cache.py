@@ -136,7 +136,7 @@ def test_image_with_a_damaged_manifest_is_listed_by_the_name_and_key_of_its_fold
     assert listed.damage is not None
 
 
-def test_damaged_image_is_not_found(cache: Cache) -> None:
+def test_find_returns_no_damaged_image(cache: Cache) -> None:
     os.truncate(cache.ensure().disk, 5)
 
     assert cache.store.find(cache.recipe) is None

@@ -68,7 +68,7 @@ def test_kernel_whose_files_the_manifest_does_not_list_is_refused(
         IMAGE_FORMAT.read(tmp_path)
 
 
-def test_derived_image_needs_files_only_of_its_own_kernels(
+def test_derived_image_manifest_must_list_files_of_new_kernels_but_not_of_inherited_kernels(
     tmp_path: Path, manifest: Manifest
 ) -> None:
     derived = replace(

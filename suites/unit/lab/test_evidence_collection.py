@@ -274,7 +274,7 @@ def test_result_evidence_contains_the_declaration_of_the_provisioner(
     assert evidence.provisioner.name == "mine"
 
 
-def test_evidence_that_the_provisioner_and_the_test_request_is_gathered(
+def test_evidence_commands_of_the_provisioner_and_of_the_test_are_collected(
     tmp_path: Path, asked: list[EvidenceRequest]
 ) -> None:
     additional = AdditionalEvidence(commands={"links": ["ip", "link"]})

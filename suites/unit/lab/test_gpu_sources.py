@@ -250,7 +250,7 @@ def test_emulated_gpu_accepts_a_driver_release_with_data_in_a_user_model_folder(
     assert gpu.engine.state.layouts is not None
 
 
-def test_only_traces_of_the_latest_unplugged_gpus_are_kept(tmp_path: Path) -> None:
+def test_only_traces_of_the_most_recently_unplugged_gpus_are_kept(tmp_path: Path) -> None:
     gpus, _ = machine_gpus(tmp_path, GpuSource.EMULATED)
     for _ in range(18):
         (one,) = gpus.provide([a_model()], report=lambda _: None)

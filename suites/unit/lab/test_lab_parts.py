@@ -269,7 +269,7 @@ def test_node_is_not_cloned_if_a_cold_start_or_its_own_disk_or_a_reboot_is_reque
         ((None, GpuEmulation.GSP), True),
     ],
 )
-def test_node_is_not_cloned_if_a_clone_cannot_open_its_gpus_over_mpqemu(
+def test_node_with_gsp_gpus_over_mpqemu_is_not_cloned(
     lab: Lab,
     created: list[MachineDescription],
     states: list[Any],
@@ -429,7 +429,7 @@ def test_node_request_with_an_invalid_time_limit_multiplier_is_refused() -> None
             a_request(time_limit_multiplier=multiplier)
 
 
-def test_provisioner_keeps_its_time_limits_on_a_quiet_host(
+def test_provisioner_gets_only_the_time_limit_multiplier_of_the_run_on_a_quiet_host(
     lab: Lab, created: list[MachineDescription]
 ) -> None:
     for of_run, multiplier in ((3.0, 3.0), (1.0, None), (0.5, None)):

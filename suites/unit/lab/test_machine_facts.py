@@ -37,7 +37,7 @@ def test_facts_of_a_booted_machine_have_its_image_and_kernel_and_gpus_and_driver
         }
 
 
-def test_facts_of_a_machine_say_that_it_has_no_gpu_and_no_driver(tmp_path: Path) -> None:
+def test_machine_facts_show_none_for_a_missing_gpu_and_a_missing_driver(tmp_path: Path) -> None:
     source = a_lab_machine(tmp_path).description.source
     source = replace(source, image=replace(an_image(), driver=None))  # type: ignore[type-var]
 

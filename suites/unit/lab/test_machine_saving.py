@@ -110,7 +110,7 @@ def test_cloud_init_of_a_cloud_image_has_a_longer_time_limit(stage: Stage) -> No
         assert stage.driver.vms[0].console.waits == []
 
 
-def test_guest_waits_until_it_lists_the_expected_number_of_gpus_with_each_pci_id(
+def test_wait_for_gpus_waits_for_the_expected_number_of_gpus_per_pci_id(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.lab.machine_gpus._PLACED_KVM_S", 0.0)

@@ -280,7 +280,7 @@ def test_initrd_of_the_user_is_installed_instead_of_a_generated_initrd(
 
 
 @pytest.mark.usefixtures("asked")
-def test_file_that_can_not_be_written_is_an_error_with_the_reason(
+def test_failed_write_of_a_kernel_file_is_reported_with_the_reason(
     lab: Lab,
     guest: Stage,
     files: OwnKernel,

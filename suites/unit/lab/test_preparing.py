@@ -264,7 +264,7 @@ def test_failed_preparation_of_a_cloud_image_saves_host_evidence_and_publishes_n
     assert len(asked) == 1
 
 
-def test_everything_that_changes_a_node_image_changes_its_key(
+def test_node_image_key_depends_on_image_and_driver_and_stand_ins_and_agent(
     lab: Lab, asked: list[dict[str, Any]], workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_node_image(lab, a_cloud_image())

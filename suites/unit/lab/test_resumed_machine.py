@@ -81,7 +81,7 @@ def _names_a_data_file(saved: Path) -> None:
 
 
 @pytest.mark.usefixtures("base")
-def test_bundle_that_refers_to_files_of_this_host_is_refused(
+def test_resuming_a_bundle_with_links_or_missing_files_or_an_unsafe_disk_is_refused(
     tmp_path: Path, settings: Settings
 ) -> None:
     rows: list[tuple[Callable[[Path], object], str]] = [

@@ -218,7 +218,7 @@ def test_saving_a_disk_that_is_not_on_this_host_fails_before_anything_is_written
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_uefi_variables_are_saved_in_the_bundle_of_a_machine_that_has_them(
+def test_uefi_variables_are_saved_in_the_bundle(
     host: Host, spec: MachineSpec, tmp_path: Path
 ) -> None:
     variables = tmp_path / "variables"

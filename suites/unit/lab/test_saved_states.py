@@ -69,7 +69,7 @@ def test_key_of_a_saved_state_does_not_depend_on_its_name_or_a_folder() -> None:
     assert "/moved" not in str(here)
 
 
-def test_everything_that_changes_a_saved_state_changes_its_key() -> None:
+def test_saved_state_key_depends_on_image_and_kernel_and_machine_options_and_parts() -> None:
     saved_state = booted(an_image())
     others = [
         replace(saved_state, memory_mib=2048),
@@ -183,7 +183,7 @@ def test_machine_for_a_checkpoint_boots_only_to_basic_target() -> None:
     assert machine.spec.name == "debian-12-booted"
 
 
-def test_state_after_cloud_init_was_made_with_a_seed_that_only_sets_the_hostname(
+def test_cloud_init_done_state_is_made_with_a_seed_that_only_sets_the_hostname(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seeds: list[SeedFiles] = []

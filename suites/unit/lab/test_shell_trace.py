@@ -184,7 +184,7 @@ def test_relative_script_path_is_resolved_in_the_folder_in_which_the_script_was_
     assert refused == []
 
 
-def test_relative_script_path_is_found_although_its_process_has_left_the_folder(
+def test_relative_script_path_is_found_in_an_earlier_folder_of_the_process(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.install("opt/provision.sh", TEXT)
@@ -199,7 +199,7 @@ def test_relative_script_path_is_found_although_its_process_has_left_the_folder(
     assert refused == []
 
 
-def test_script_in_the_current_folder_is_preferred_to_its_namesake_in_the_old_folder(
+def test_script_in_the_current_folder_is_preferred_to_a_script_of_the_same_name_in_the_old_folder(
     machine: TracedMachine, script: Path
 ) -> None:
     machine.install("first/provision.sh", "exit 1\n")
@@ -268,7 +268,7 @@ def test_bash_env_is_exported_only_if_cloud_init_runs_commands(
     assert list(found) == [*([export] if is_exported else []), *request_.before]
 
 
-def test_machine_reads_its_traces_with_its_own_python(tmp_path: Path) -> None:
+def test_traces_are_read_by_the_python_of_the_guest(tmp_path: Path) -> None:
     first, second = tmp_path / "b.sh", tmp_path / "a.sh"
     first.write_text("1")
     second.write_text("2")

@@ -101,7 +101,7 @@ def test_user_unit_with_a_stand_in_environment_file_is_accepted_as_a_stand_in() 
         a_request(files=[unit], stand_ins={"agent": {"DELAY": "1"}})
 
 
-def test_file_that_mentions_a_known_stand_in_does_not_change_its_variables() -> None:
+def test_file_that_mentions_a_known_stand_in_does_not_add_variables_to_the_stand_in() -> None:
     file = GuestFile(path="/opt/mine", content=f". {STAND_INS}/nvidia-smi.env\n".encode())
 
     a_request(files=[file], stand_ins={"nvidia-smi": {"INFOROM": "corrupted"}})

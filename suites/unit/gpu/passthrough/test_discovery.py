@@ -797,7 +797,7 @@ def test_sysfs_entry_that_is_not_a_pci_function_is_ignored(host: FakeHost, tmp_p
     assert read_host(tmp_path / "absent").gpus == ()
 
 
-def test_pci_function_that_leaves_the_bus_while_it_is_read_is_absent(
+def test_reading_a_pci_function_that_leaves_the_bus_meanwhile_returns_none(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_: int) -> list[str]:

@@ -75,7 +75,7 @@ def test_process_gets_all_gpus_that_it_wants_or_none() -> None:
     assert turn(2, entry(1, (A,), taken=(A,)), entry(2, (A, B), (A, B))) == ()
 
 
-def test_first_process_in_the_queue_gets_a_gpu_first() -> None:
+def test_process_that_is_first_in_the_queue_gets_the_first_free_gpu() -> None:
     waiting = entry(1, (A, B)), entry(2, (A, B))
 
     assert turn(2, *waiting) == ()

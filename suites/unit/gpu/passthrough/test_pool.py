@@ -563,7 +563,7 @@ def test_error_on_a_host_without_vfio_mentions_the_module_to_load(
     assert drivers(host) == BEFORE
 
 
-def test_interrupt_of_a_test_is_raised_after_the_gpu_is_returned(
+def test_keyboard_interrupt_in_a_test_is_raised_after_the_gpu_is_returned(
     host: FakeHost, pool: GpuPool
 ) -> None:
     with pytest.raises(KeyboardInterrupt), lease(pool, FIRST):
@@ -586,7 +586,7 @@ def test_quarantine_at_the_end_of_a_lease_is_reported_in_addition_to_the_error_i
     assert f"GPU {GPU} is quarantined: {GPU} does not answer" in reports[0]
 
 
-def test_gpu_that_dies_at_its_reset_is_quarantined_and_the_other_gpu_is_leased(
+def test_gpu_that_dies_during_its_reset_is_quarantined_and_another_gpu_is_leased(
     kernel: FakeKernel, pool: GpuPool
 ) -> None:
     kernel.dies_at_reset.add(AUDIO)
@@ -679,7 +679,7 @@ def test_gpu_is_quarantined_if_its_driver_does_not_bind_again(
     assert host.driver_of(AUDIO) == "snd_hda_intel"
 
 
-def test_gpu_that_is_released_from_quarantine_is_back_on_its_driver(
+def test_release_from_quarantine_binds_a_gpu_to_its_original_driver(
     host: FakeHost,
     kernel: FakeKernel,
     pool: GpuPool,

@@ -126,7 +126,7 @@ def test_extracted_kernel_whose_files_the_manifest_does_not_list_is_refused(
         DERIVED_FORMAT.read(tmp_path)
 
 
-def test_bake_by_another_version_of_the_harness_is_made_again(
+def test_cloud_image_is_baked_again_by_another_version_of_the_harness(
     store: DerivedStore, image: CloudImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     baker = Baker()

@@ -209,7 +209,7 @@ def test_neighbouring_blocks_are_read_in_one_request(disk: SmallExt4) -> None:
     assert asked[-1] == (12 * 1024, 2 * 1024)
 
 
-def test_allocated_block_that_was_never_written_has_no_names(disk: SmallExt4) -> None:
+def test_unwritten_extent_of_a_directory_has_no_file_names(disk: SmallExt4) -> None:
     block = disk.block(folder_block({"ghost": 12}))
     disk.inode(13, 0o40755, mapped=extents(block, length=32769))
 
@@ -260,7 +260,7 @@ def test_damaged_inodes_and_folder_blocks_and_extended_attributes_are_refused(
         read_file_system(disk.read)
 
 
-def test_superblock_of_another_file_system_is_refused(disk: SmallExt4) -> None:
+def test_superblock_with_an_invalid_field_is_refused(disk: SmallExt4) -> None:
     sound = bytes(disk.content)
     for at, form, value in (
         (24, "<I", 0xFFFFFFFF),

@@ -75,7 +75,7 @@ def a_file_system(extractor: Extractor) -> FileSystem:
     return FileSystem(raw=extractor.work / "partition-1.raw", extractor=extractor)
 
 
-def test_partition_is_read_at_its_offset_in_the_format_of_the_disk(
+def test_partition_is_read_at_its_offset_from_raw_and_qcow2_disks(
     extractor: Extractor,
 ) -> None:
     extractor.partition(a_partition(3))

@@ -44,7 +44,7 @@ def test_archive_does_not_depend_on_the_order_of_entries() -> None:
     assert archive_of(image, reference=REFERENCE) == archive_of(again, reference=REFERENCE)
 
 
-def test_index_of_the_archive_refers_to_the_manifest_which_refers_to_config_and_layer() -> None:
+def test_index_of_an_image_archive_refers_to_its_manifest_and_the_manifest_to_its_blobs() -> None:
     files = members(
         archive_of(container_image(ENTRIES, entrypoint=["/entrypoint.sh"]), reference=REFERENCE)
     )

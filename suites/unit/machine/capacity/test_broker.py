@@ -107,7 +107,7 @@ def test_negative_demand_is_refused() -> None:
     assert accepted == []
 
 
-def test_memory_that_is_not_available_is_not_reserved(host: FakeHost) -> None:
+def test_reservation_beyond_the_available_memory_is_refused(host: FakeHost) -> None:
     host.has(available_mib=999)
 
     with (
@@ -135,7 +135,7 @@ def test_memory_that_is_reserved_but_not_yet_used_is_not_reserved_again(host: Fa
         pass
 
 
-def test_reserved_memory_that_its_process_already_uses_is_subtracted_only_once(
+def test_memory_that_a_reservation_already_uses_is_not_subtracted_twice(
     host: FakeHost,
 ) -> None:
     host.has(available_mib=2500)

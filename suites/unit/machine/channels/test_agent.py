@@ -267,7 +267,7 @@ def test_answer_longer_than_the_limit_is_refused(
         ready.remember("nonce", soon())
 
 
-def test_guest_that_does_not_read_its_channel_blocks_no_caller(
+def test_request_to_a_guest_that_does_not_read_its_channel_ends_at_its_deadline(
     guest: PlayedGuest, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests to a stopped machine queue up and end at their deadlines."""

@@ -181,7 +181,7 @@ def test_long_input_is_sent_after_the_request(guest: PlayedGuest, ready: Agent) 
         assert kinds == ["run", "data", "data-end", "ping"]
 
 
-def test_host_gives_credit_for_long_output_in_steps(guest: PlayedGuest, ready: Agent) -> None:
+def test_host_sends_credit_for_long_output_in_steps(guest: PlayedGuest, ready: Agent) -> None:
     guest.answers[frames.CREDIT] = lambda guest, request, _: (
         guest.says(frames.RESULT, request, ENDED) if guest.kinds().count("credit") == 3 else None
     )
@@ -195,7 +195,7 @@ def test_host_gives_credit_for_long_output_in_steps(guest: PlayedGuest, ready: A
         assert guest.kinds() == ["run", "credit", "credit", "credit", "ping"]
 
 
-def test_guest_sends_a_long_file_in_steps_for_which_the_host_gives_credit(
+def test_host_sends_credit_in_steps_while_it_reads_a_long_file(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     content = b"block of a file." * (3 * _STEP // 16)
@@ -261,7 +261,7 @@ def test_short_file_is_written_by_one_request(guest: PlayedGuest, ready: Agent) 
         assert guest.kinds() == ["write"]
 
 
-def test_long_file_is_sent_after_the_request_as_fast_as_the_guest_takes_it(
+def test_long_file_is_written_after_the_request_in_chunks_within_the_credit_of_the_guest(
     guest: PlayedGuest, ready: Agent
 ) -> None:
     content = bytes(range(256)) * 1024 + b"end"

@@ -179,7 +179,7 @@ def test_surrogates_and_undecodable_bytes_are_replaced(recording: Path) -> None:
     assert list(read_recording(recording)) == [(1.0, "a?b"), (2.0, "\ufffd")]
 
 
-def test_terminal_commands_are_removed_from_the_replayed_output() -> None:
+def test_unsafe_escape_sequences_are_removed_from_the_replayed_output() -> None:
     for pieces, drawn in (
         (["\x1b[31mred\x1b[0m\r\n\ttab\b"], "\x1b[31mred\x1b[0m\r\n\ttab\b"),
         # systemd separates the numbers of a colour by colons.

@@ -104,7 +104,7 @@ def test_error_mentions_the_command_that_exceeds_the_output_limit(
         runner.run(["yes"], timeout_s=5)
 
 
-def test_output_of_a_background_process_after_the_exit_code_is_kept(
+def test_background_output_after_the_exit_code_is_included(
     tmp_path: Path, identity: SshIdentity
 ) -> None:
     ssh = FakeSsh(stderr="before\n\n{nonce} 0\nafter\n")

@@ -155,7 +155,7 @@ def test_stdout_and_stderr_are_passed_on_as_they_arrive(guest: PlayedGuest) -> N
     assert output == [(frames.STDOUT, b"typed"), (frames.STDERR, b"hm")]
 
 
-def test_guest_gets_new_credit_after_each_quarter_of_a_mebibyte(guest: PlayedGuest) -> None:
+def test_guest_gets_new_credit_after_each_256_kib_of_output(guest: PlayedGuest) -> None:
     """The credit equals the bytes received, and each byte is credited once."""
     quarter = b"x" * (256 << 10)
 

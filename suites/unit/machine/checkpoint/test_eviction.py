@@ -157,7 +157,7 @@ def test_listing_shows_sizes_and_parents(small: Cache) -> None:
     assert not first.is_in_use
 
 
-def test_checkpoint_that_was_removed_at_the_last_moment_is_made_again(
+def test_checkpoint_that_was_removed_before_it_was_locked_is_made_again(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder is removed between its lookup and its shared lock."""

@@ -212,7 +212,7 @@ def test_iommu_precedes_other_devices_and_the_kernel_command_line_enables_the_io
     assert values_of(argv, "-machine") == ["q35,memory-backend=ram,hpet=off"]
 
 
-def test_kvm_leaves_interrupts_to_the_iommu_of_qemu() -> None:
+def test_kernel_irqchip_under_kvm_is_split_only_with_an_iommu() -> None:
     """VFIO in the guest refuses an IOMMU that can't remap interrupts."""
     for has_iommu, irqchip in ((True, ",kernel-irqchip=split"), (False, "")):
         spec = a_machine_spec(has_iommu=has_iommu, accelerator=Accelerator.KVM)
