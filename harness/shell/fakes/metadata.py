@@ -139,11 +139,11 @@ class InstanceMetadata(Fake):
             message = f"Failed to connect to {HOST} port 80 after 0 ms: Couldn't connect to server"
             return _error(invocation, 7, message), invocation.has("--retry-connrefused")
         if self.is_slow:
-            if not invocation.has("--max-time"):
+            milliseconds = int(_number(invocation, "--max-time") * 1000)
+            if milliseconds == 0:
                 raise unknown_use(
                     invocation.call, "the metadata service is slow and '--max-time' is not given"
                 )
-            milliseconds = int(_number(invocation, "--max-time") * 1000)
             message = (
                 f"Operation timed out after {milliseconds} milliseconds with 0 bytes received"
             )

@@ -949,6 +949,9 @@ def test_curl_retries_a_slow_service_and_then_fails() -> None:
 
     assert answer.exit_code == 28
     assert answer.stderr.count("after 500 milliseconds") == 3
+    for options in ("", "-m 0 "):  # curl takes 0 for no limit
+        with pytest.raises(UnknownInvocationError, match="slow and '--max-time' is not given"):
+            run(metadata, f"curl -sS {options}{METADATA}")
 
 
 def test_curl_with_a_huge_number_of_retries_ends_at_the_first_success_or_is_refused() -> None:
