@@ -80,7 +80,7 @@ def test_vfio_user_transport_is_refused_under_libvirt(
 ) -> None:
     monkeypatch.setattr(driver_module, "find_transport", lambda *_: Transport.VFIO_USER)
 
-    with pytest.raises(RequirementError, match=r"by 'vfio-user-pci'.*--machine-driver=qemu"):
+    with pytest.raises(RequirementError, match=r"'vfio-user-pci'.*--machine-driver=qemu"):
         driver.transport(Accelerator.TCG)
 
 
