@@ -1,9 +1,10 @@
-"""Stores the reservations of several processes, granted or waiting, as files in one folder.
+"""Stores granted and waiting reservations of several processes as files in one folder.
 
 Each reservation is a file, locked by `flock` for as long as the reservation lasts. The kernel
-releases the lock when the holder dies, also by `kill -9`, and the next process that reads the
-folder removes the file. A lock on the folder itself serialises reading and adding files. A reservation
-outlives its process only if a forked child has not yet executed another program.
+releases a reservation's lock when the holder dies, even by `kill -9`; the next process that reads
+the folder removes the reservation's file. A lock on the folder itself serialises reading and adding
+files. A reservation can outlive its process only if the process has forked a child that has not yet
+executed another program.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _LAST_TICKET = 10**15 - 1
 
 
 class Entry(Protocol):
-    """The content of a file: a reservation, or a request that waits for a reservation."""
+    """The content of a reservation's file: a granted reservation, or a waiting request for a reservation."""
 
     @property
     def who(self) -> str: ...
@@ -77,7 +78,10 @@ class Sharing(enum.Enum):
 
     @property
     def file_mode(self) -> int:
-        """Return the mode of a file, which other users of the group must be able to open and lock."""
+        """Return the mode of new files.
+
+        Other users of a shared folder must be able to open and lock the files.
+        """
         return 0o600 if self is Sharing.USER else 0o640
 
 
@@ -85,8 +89,9 @@ class ReservationFolder(Generic[E]):
     """The reservations in `folder`, which is created on first use.
 
     `parse` makes an entry from the text of a file; `parse` raises ValueError, KeyError or TypeError
-    if the text is not an entry. `with_owner` sets an entry's owner to the owner of the file, whatever
-    the text says. `owner` names the owner of the folder in messages.
+    if the text is not an entry. `with_owner` sets an entry's owner to the owner of the file,
+    whatever owner the file's text names. `owner` is the name that messages use for the owner of the
+    folder.
     """
 
     def __init__(
@@ -106,7 +111,7 @@ class ReservationFolder(Generic[E]):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenReservations[E]]:
-        """Lock the folder, so that no other process reads or adds entries meanwhile.
+        """Lock the folder during a `with` block, so that no other process reads or adds entries.
 
         Raises RequirementError if users who do not share the folder could change the folder.
         """
@@ -162,7 +167,7 @@ class ReservationFolder(Generic[E]):
             (self.folder / name).unlink()
 
     def _open_folder(self) -> int:
-        """Open the folder, and create it if it is missing; refuse a folder that other users can use."""
+        """Open the folder, or create a missing folder; refuse a folder with a wrong owner or mode."""
         try:
             try:
                 descriptor = open_folder(self.folder)
@@ -233,7 +238,7 @@ class ReservationFolder(Generic[E]):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenReservations(Generic[E]):
-    """The reservations while the folder is locked; `descriptor` is the descriptor of the folder."""
+    """The reservations in a locked folder; `descriptor` is the folder's file descriptor."""
 
     folder: Path
     descriptor: int
@@ -242,11 +247,11 @@ class OpenReservations(Generic[E]):
     file_mode: int
 
     def entries(self) -> list[tuple[str, E]]:
-        """Return the names and entries whose holder is alive, oldest first; remove the entries of dead holders.
+        """Return names and entries of live holders, oldest first. Remove entries of dead holders.
 
-        A file that the harness did not make reserves nothing, and is not removed: `strange_files`
-        reports it. Raises HarnessError for a file that is locked but can't be parsed, since its
-        reservation is unknown.
+        A file that the harness did not make reserves nothing and is not removed; `strange_files`
+        reports such files. Raises HarnessError for a file that is locked but can't be parsed, since
+        its reservation is unknown.
         """
         entries: list[tuple[str, E]] = []
         for name in self._names():
@@ -305,8 +310,9 @@ class OpenReservations(Generic[E]):
     def write(self, name: str, entry: E) -> None:
         """Write `entry` into the file `name`.
 
-        The file is opened by name, since its earlier descriptor may be closed, and the descriptor's
-        number reused. Raises FileNotFoundError if the reservation has ended.
+        `write` opens the file by name: the descriptor that `add` returned may be closed, and
+        another file may have the same descriptor number. Raises FileNotFoundError if the
+        reservation has ended.
         """
         content = entry.to_json().encode()
         SHARED_FILE.check_bytes(len(content), f"'{self.folder / name}'")
@@ -360,7 +366,7 @@ class OpenReservations(Generic[E]):
 
 
 def _try_lock(descriptor: int, folder: Path) -> bool:
-    """Try to lock a file in `folder` or the folder itself; return whether this succeeded."""
+    """Try to lock a file in `folder` or the folder itself; return whether the attempt succeeded."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -374,15 +380,15 @@ def _try_lock(descriptor: int, folder: Path) -> bool:
 
 
 def ticket_of(name: str) -> int:
-    """Return the position of the entry `name` in the order of arrival."""
+    """Return the number of the entry `name`; an entry that arrived later has a higher number."""
     return int(name.partition("-")[0])
 
 
 def ahead_of(name: str, entries: Sequence[tuple[str, E]]) -> list[E]:
     """Return the waiting entries that are served before `name`.
 
-    First come, first served. But a process that already holds a reservation is served before
-    processes without a reservation, because it keeps its reservation while it waits.
+    First come, first served. However, a process that already holds a reservation is served before
+    processes without a reservation, because the holder keeps its reservation during the wait.
     """
     holders = {entry.process for _, entry in entries if entry.is_granted}
     waiting = sorted(

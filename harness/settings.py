@@ -51,7 +51,10 @@ LicenceId = NewType("LicenceId", str)
 
 
 class OptionValue(Enum):
-    """The base class of an option's values; a member's value is its word on the command line."""
+    """The base class for enums of option values.
+
+    A member's value is the member's word on the command line.
+    """
 
     @classmethod
     def words(cls) -> list[str]:
@@ -60,7 +63,7 @@ class OptionValue(Enum):
 
     @classmethod
     def parse(cls, word: str, *, source: str) -> Self:
-        """Return the member for `word`; raises BadInputError, which names `source`."""
+        """Return the member for `word`; for an unknown `word`, raises BadInputError, which names `source`."""
         try:
             return cls(word)
         except ValueError:
@@ -82,7 +85,10 @@ class AcceleratorOption(OptionValue):
 
 
 class MachineDriver(OptionValue):
-    """The program that runs machines; `NODE` runs no machine: tests check an existing node."""
+    """The program that runs virtual machines.
+
+    With `NODE`, no machine runs, and tests check an existing node.
+    """
 
     QEMU = "qemu"
     LIBVIRT = "libvirt"
@@ -113,7 +119,7 @@ class MachineStart(OptionValue):
 
 
 class GpuSource(OptionValue):
-    """The source of machines' GPUs; `AUTO` is the host if it has enough GPUs, else emulation."""
+    """The source of machines' GPUs; `AUTO` is the host if the host has enough GPUs, else emulation."""
 
     EMULATED = "emulated"
     HOST = "host"
@@ -123,9 +129,9 @@ class GpuSource(OptionValue):
 class GpuEmulation(OptionValue):
     """How completely a GPU is emulated.
 
-    `IDENTITY` is the part that a guest finds on the PCI bus: NVIDIA's driver binds to the GPU, but
-    can't open it. `GSP` adds the GPU System Processor: the driver opens the GPU, and nvidia-smi shows
-    the GPU.
+    `IDENTITY` emulates only what a guest finds on the PCI bus: NVIDIA's driver binds to the GPU,
+    but can't open the GPU. `GSP` adds the GPU System Processor: the driver opens the GPU, and
+    nvidia-smi shows the GPU.
     """
 
     IDENTITY = "identity"
@@ -140,7 +146,7 @@ class EvidenceMode(OptionValue):
 
 
 class FailureCheckpoint(OptionValue):
-    """Whether a test that fails leaves its machines as checkpoints, for `harness resume`."""
+    """Whether a test that fails saves its machines as checkpoints, for `harness resume`."""
 
     ON_FAILURE = "on-failure"
     NEVER = "never"
@@ -187,41 +193,43 @@ def _cache() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of a run; they are made once and never change.
+    """The options of a run; a `Settings` object never changes.
 
-    `image` may name several images, separated by commas: suites run with each of them. The recipes
-    of a run are the shipped recipes and the recipes in `image_folders`.
+    `image` may name several images, separated by commas: suites run with each image. The image
+    recipes of a run are the shipped recipes and the recipes in `image_folders`.
 
-    `ci` is true if the environment variable CI has a true value; then tests fail, and are not skipped,
-    if a requirement is missing. When checkpoints take more than `checkpoint_limit_mib` of
-    disk, the least recently used checkpoints that are not in use are removed. `gpu_models` are
-    folders with GPU models in addition to the shipped models. Images are not built or used if their
-    licence is not in `accepted_licences`.
+    `ci` is true if the environment variable CI has a true value. If `ci` is true, a test that lacks
+    a requirement fails and is not skipped. When checkpoints take more than `checkpoint_limit_mib`
+    MiB of disk, the least recently used checkpoints are removed, except checkpoints in use.
+    `gpu_models` are folders with GPU models in addition to the shipped GPU models. An image with a
+    licence is built or used only if the licence is in `accepted_licences`.
 
-    GPUs of machines come from `gpu_source`. Emulated GPUs are emulated as `gpu_emulation` says or,
-    if it is None, as their model says. With `is_gpu_required`, a test that finds no GPU on the host fails.
+    `gpu_source` says where the GPUs of machines come from. `gpu_emulation` says how completely GPUs
+    are emulated; if `gpu_emulation` is None, each GPU's model says how completely the GPU is
+    emulated. With `is_gpu_required`, a test for which the host has no GPU fails and is not skipped.
 
-    Missing images and checkpoints are pulled from the registry `store`, if the registry has them.
-    With `is_store_writable`, images and checkpoints that are made on this host are pushed to this
-    registry.
+    An image or checkpoint that this host lacks is pulled from the registry `store`, if the registry
+    has the image or checkpoint. With `is_store_writable`, images and checkpoints that are made on
+    this host are pushed to the registry `store`.
 
-    `provisioner` is the name of the provisioner of nodes, or the path of its file.
+    `provisioner` is the name of the provisioner of nodes, or the path of the provisioner's file.
 
     Waits for guests may take `timeout_multiplier` times as long as usual.
 
     `machine_driver` runs the machines: QEMU itself, or libvirt at `machine_uri`. With
-    `MachineDriver.NODE` the URI names an existing node.
+    `MachineDriver.NODE`, `machine_uri` names an existing node.
 
-    A test that fails leaves its machines in its evidence, as `failure_checkpoint` says. If all
-    machines in evidence take more than `failure_checkpoint_limit_mib`, the oldest machines are
-    removed. The whole bundle of a failed test is removed when it is older than `bundle_limit_days`;
-    if all bundles take more than `bundle_limit_mib`, the oldest bundles are removed. Machines keep
-    running after their test as `machine_keep` says, for `machine_keep_hours` at most.
-    `machine_shell` says when a shell opens in a machine.
+    `failure_checkpoint` says whether a failed test saves its machines in its evidence. If all saved
+    machines together take more than `failure_checkpoint_limit_mib` MiB, the oldest saved machines
+    are removed. A failed test's bundle of evidence is removed when the bundle is older than
+    `bundle_limit_days` days. If all bundles of evidence together take more than `bundle_limit_mib`
+    MiB, the oldest bundles are removed. `machine_keep` says which machines keep running after their
+    test, for at most `machine_keep_hours` hours. `machine_shell` says when a shell opens in a
+    machine.
 
-    `gpu_inventory` is the file that says which of the host's GPUs tests may take; if
-    `gpu_inventory` is None, the file INVENTORY is read if it exists. The leases of these GPUs are
-    files in `gpu_pool_folder`, which all users of the host share.
+    `gpu_inventory` is the file that lists the host's GPUs that tests may use. If `gpu_inventory` is
+    None, the file INVENTORY is read, unless INVENTORY does not exist. The leases of the host's GPUs
+    are files in `gpu_pool_folder`, which all users of the host share.
     """
 
     accelerator: AcceleratorOption = AcceleratorOption.AUTO
@@ -290,7 +298,7 @@ class Settings:
 
     @property
     def runs_folder(self) -> Path:
-        """Return the folder that contains the leased folders of running machines."""
+        """Return the folder that contains one folder, with a lease, for each running machine."""
         return self.cache / "runs"
 
     @property
@@ -303,7 +311,7 @@ class Settings:
 
     @property
     def derived_store(self) -> Path:
-        """Return the folder of data derived from cloud images: bakes and kernels."""
+        """Return the folder of data derived from cloud images: baked images and kernels."""
         return self.cache / "derived"
 
     @property
@@ -312,7 +320,7 @@ class Settings:
 
 
 def require_keep_hours(hours: float, *, source: str) -> None:
-    """Raise BadInputError, which names `source`, if a machine can't be kept for this time."""
+    """Raise BadInputError, which names `source`, if a machine can't be kept for `hours` hours."""
     # This comparison refuses NaN too.
     if not 0 <= hours <= MOST_KEEP_HOURS:
         raise BadInputError(
@@ -375,7 +383,7 @@ def first_path(
 def machine_driver(option: str | None, ini: str = "") -> MachineDriver | PluginDriver:
     """Return the driver from the option, else from the environment, else from the ini file.
 
-    Raises BadInputError if neither the harness nor an installed package has this driver.
+    Raises BadInputError if neither the harness nor an installed package has a driver of that name.
     """
     word = first_of(option, DRIVER_VARIABLE, ini)
     if word is None:
@@ -401,5 +409,5 @@ def accepted_licences(given: Iterable[str]) -> frozenset[LicenceId]:
 
 
 def is_ci() -> bool:
-    """Return whether the variable CI is set to a true value."""
+    """Return whether the environment variable CI is set to a true value."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}

@@ -1,8 +1,8 @@
 """Opens files in folders that other users can write to, and finds folders that only this user can use.
 
-A user who may write to a folder may put anything there: a FIFO without a writer, a link to another file,
-a file without end. So files are opened relative to the folder's descriptor, without following links and
-without blocking, and files are checked before use.
+A user who may write to a folder may put anything there: a FIFO without a writer, a link to another
+file, a huge file. So files are opened relative to the folder's descriptor, without following links
+and without blocking, and files are checked before use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StrangeFileError(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFile:
-    """An open file of a shared folder: regular, of limited size, and owned by somebody who may write there."""
+    """An open regular file of limited size in a shared folder; its owner may write to the folder."""
 
     path: Path
     descriptor: int
@@ -76,12 +76,12 @@ def open_folder(path: Path) -> int:
 def opened_file(
     folder: int, path: Path, *, flags: int = os.O_RDONLY, is_ours: bool = False
 ) -> Iterator[SharedFile]:
-    """Open the file `path` in the folder with the descriptor `folder`, and close the file at the end.
+    """Open the file `path` in the folder with the descriptor `folder` for a `with` block.
 
     Raises FileNotFoundError if there is no such file. Raises StrangeFileError, which names the
-    file, if the harness did not make the file: the file is not regular, has several names, is too
-    large, or has an owner without access to the folder. With `is_ours`, another user's file is
-    refused too.
+    file, if the file can't be a file that the harness made: the file is not regular, has several
+    hard links, is too large, or has an owner without access to the folder. With `is_ours`, another
+    user's file is refused too.
     """
     # Only root can create a device in the folder, so opening a file has no side effects.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -110,7 +110,7 @@ def opened_file(
 def create_folders(folder: Path, mode: int) -> None:
     """Create `folder` and its missing parents with `mode`, less the bits of the umask.
 
-    Raises OSError if a folder can't be created, or if another user has created it first.
+    Raises OSError if a folder can't be created, or if another user has created the folder first.
     """
     missing = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
     for each in reversed([*missing]):
@@ -122,7 +122,7 @@ def create_folders(folder: Path, mode: int) -> None:
 
 
 def names_in(folder: int, path: Path) -> list[str]:
-    """Return the names of a folder's files; raises LimitError if there are too many."""
+    """Return the names of a folder's files; raises LimitError if the folder has too many files."""
     most = SHARED_FOLDER.value
     with os.scandir(folder) as entries:
         names = [entry.name for entry in itertools.islice(entries, most + 1)]
@@ -158,7 +158,7 @@ def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
 
 @functools.cache
 def user_name(number: int) -> str:
-    """Return the name of the user with this number, or the number if there is no such user."""
+    """Return the name of the user with the id `number`, or the id as text if no user has this id."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -172,11 +172,12 @@ def is_private(state: os.stat_result) -> bool:
 
 
 def private_folder(parent: Path, name: str) -> Path:
-    """Return this user's folder `name` in `parent`, where everybody may write; create a missing folder.
+    """Return this user's private folder in `parent`, a folder to which everybody may write.
 
-    If another user made a folder of that name first, the name of this user's folder gets a suffix
-    that nobody can guess. All processes of this user find the same folder by its owner, since a
-    user can't make a folder that another user owns.
+    A missing private folder is created. If another user has already used the private folder's name,
+    this user's folder gets a name with a suffix that nobody can guess. All processes of a user find
+    the same private folder by the folder's owner, since a user can't make a folder that another
+    user owns.
     """
     own = parent / f"{name}-{os.geteuid()}"
     if _is_private_folder(own):

@@ -241,7 +241,10 @@ def _without_nvidia(text: str, runtime: CriRuntime) -> str:
 
 
 def _add_runc(text: str, table: Key, options: dict[str, str]) -> str:
-    """Return the text with a runtime runc that has `options`, except the options that name a program."""
+    """Return the configuration `text` with a runtime `runc` added.
+
+    `runc` gets all `options`, except options that name a program.
+    """
     text = set_value(text, (*table, "runtime_type"), render_string("io.containerd.runc.v2"))
     for key, value in options.items():
         if ("options", key) not in PROGRAM_KEYS:
@@ -267,7 +270,7 @@ def configure_containerd(text: str, wanted: WantedRuntimes) -> Do:
 
 
 def expect_in_effect(wanted: WantedRuntimes) -> Do:
-    """Check that containerd reads its configuration, with all imported files, as wanted."""
+    """Check that containerd's configuration in effect, including imported files, matches `wanted`."""
 
     def expect(node: NodeContext) -> None:
         _expect_dump(node, wanted)
@@ -277,7 +280,7 @@ def expect_in_effect(wanted: WantedRuntimes) -> Do:
 
 
 def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str) -> None:
-    """Raise StepFailedError unless containerd accepts a configuration, and its dump is as wanted."""
+    """Raise StepFailedError unless `containerd config dump` succeeds and its output matches `wanted`."""
     own = options[-1] if options else CONTAINERD_CONFIG
     result = node.runner.run(("containerd", *options, "config", "dump"), timeout_s=DUMP_TIMEOUT_S)
     left = f" '{CONTAINERD_CONFIG}' is unchanged." if options else ""
@@ -295,10 +298,10 @@ def _expect_dump(node: NodeContext, wanted: WantedRuntimes | None, *options: str
 
 
 def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
-    """Write CRI-O's drop-in for the nvidia runtime, or the hook if `choice` has no mode.
+    """Write CRI-O's drop-in for the nvidia runtime, or NVIDIA's OCI hook if `choice` has no mode.
 
-    A file that is not written is removed; without a choice, both are removed. CRI-O reads these
-    files when it starts.
+    Writing the drop-in removes the hook, and writing the hook removes the drop-in. If `choice` is
+    None, the drop-in and the hook are removed. CRI-O reads drop-ins and hooks when CRI-O starts.
     """
     drop: Action = Remove(path=CRI_O_DROP_IN)
     hook: Action = Remove(path=CRI_O_HOOK)
@@ -310,7 +313,7 @@ def cri_o_files(choice: RuntimeChoice | None) -> tuple[Action, ...]:
 
 
 def render_cri_o() -> str:
-    """Render the drop-in that names the nvidia runtime to CRI-O."""
+    """Render CRI-O's drop-in that declares the nvidia runtime."""
     return (
         f"[crio.runtime.runtimes.{RUNTIME_NAME}]\n"
         f"runtime_path = {render_string(CONTAINER_RUNTIME)}\n"
@@ -319,7 +322,7 @@ def render_cri_o() -> str:
 
 
 def render_hook() -> str:
-    """Render the hook that adds the GPUs which a container asks for in its environment."""
+    """Render the OCI hook that gives a container the GPUs that the container's environment requests."""
     document = {
         "version": "1.0.0",
         "hook": {
@@ -334,9 +337,9 @@ def render_hook() -> str:
 
 
 def toolkit_configuration(text: str, choice: RuntimeChoice) -> str:
-    """Return the configuration of the nvidia runtime with the chosen mode.
+    """Return `text`, the nvidia runtime's configuration, with the mode of `choice` set.
 
-    The annotation prefix is set only if it is not the runtime's default.
+    The annotation prefix is set only if the prefix in `choice` differs from the runtime's default.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -372,8 +375,8 @@ def configure_toolkit(choice: RuntimeChoice) -> Do:
 def tolerate_early_refresh() -> tuple[Action, ...]:
     """Keep the CDI refresh unit from reaching its start limit before there is a driver.
 
-    The limit is five starts in ten seconds. Without a driver each start fails, and after the limit
-    the unit would never write the spec (AgentBaker 9150).
+    The unit's start limit is five starts in ten seconds. Without a driver, each start of the unit
+    fails; after the start limit, the unit would never write the CDI spec (AgentBaker 9150).
     """
     text = "[Service]\nSuccessExitStatus=1 2 127\n"
     return (
@@ -385,8 +388,9 @@ def tolerate_early_refresh() -> tuple[Action, ...]:
 def regenerate_spec() -> tuple[Action, ...]:
     """Write the CDI spec again, now that the driver works, and check the spec.
 
-    The drop-in that ignores early failures also hides permanent failures (kaito 2326). So success
-    of the service proves nothing, and the spec itself is checked.
+    The drop-in that makes the refresh unit ignore early failures hides permanent failures too
+    (kaito 2326). So a successful start of the refresh unit proves nothing, and the CDI spec itself
+    is checked.
     """
     service, path = f"{REFRESH_UNIT}.service", f"{REFRESH_UNIT}.path"
     return (
@@ -402,7 +406,7 @@ def regenerate_spec() -> tuple[Action, ...]:
 
 
 def validate_spec() -> tuple[Action, ...]:
-    """Check that the CDI spec exists, on a node with the unit that writes the spec."""
+    """If the node has the unit that writes the CDI spec, check that the spec lists a GPU."""
     service = f"{REFRESH_UNIT}.service"
     not_failed = Do(
         description=(f"expect that {service} has not failed",), function=_expect_not_failed

@@ -1,4 +1,4 @@
-"""Detects, by the driver's own messages, a failure that no further attempt can repair."""
+"""Detects failures of the GPU driver that a retry cannot fix, by the driver's own messages."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def parse_refusals(log: str) -> tuple[DriverMessage, ...]:
 def judge_probe(
     node: NodeContext, result: CommandResult, *, version: str | None = None
 ) -> PermanentFailure | None:
-    """Detect that the same command cannot succeed when it is run again.
+    """Return a PermanentFailure if the failed command cannot succeed when it is run again.
 
-    With a `version`, messages of other releases are left out: a driver that was replaced since may
-    have logged them earlier in this boot. Without a `version`, the installed release is unknown,
-    and messages of any release count.
+    With a `version`, messages of other driver releases are left out: a replaced driver may have
+    logged these messages earlier in the same boot. Without a `version`, the installed release of
+    the driver is unknown, so messages of all releases count.
     """
     return _judge(node, result, version, lambda words: not words.can_retry_help)
 
@@ -45,14 +45,14 @@ def judge_probe(
 def judge_refusal(
     node: NodeContext, result: CommandResult, *, version: str
 ) -> PermanentFailure | None:
-    """Detect that another install of this version cannot succeed either."""
+    """Return a PermanentFailure if another install of the driver `version` cannot succeed."""
     return _judge(node, result, version, _is_beyond_a_build)
 
 
 def expect_no_refusal(version: str) -> Do:
     """Return the action that fails if this version of the driver cannot drive a GPU.
 
-    A new build of the same version could not succeed either.
+    The action fails only for reasons that a new build of the same driver version cannot remove.
     """
 
     def look(node: NodeContext) -> None:
@@ -80,9 +80,10 @@ def _judge(
 
 
 def _read_reasons(node: NodeContext, version: str | None, is_hopeless: _IsHopeless) -> list[str]:
-    """Return reasons why another attempt cannot succeed; empty if the kernel log cannot be read.
+    """Return reasons in the kernel log why another attempt cannot succeed.
 
-    Messages that a GPU is not supported come first, since they cause other messages.
+    The result is empty if the kernel log cannot be read. Reasons about unsupported GPUs come first,
+    since an unsupported GPU causes further messages.
     """
     log = node.answer("dmesg")
     messages = () if log is None else parse_messages(log)

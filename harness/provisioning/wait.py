@@ -1,4 +1,4 @@
-"""Clocks, deadlines and waiting; the only module that sleeps."""
+"""Clocks, deadlines and waiting; only this module calls `time.sleep`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SYSTEM_CLOCK: Clock = SystemClock()
 
 @dataclass(frozen=True)
 class Deadline:
-    """The time at which waiting ends; shared by all steps of one wait."""
+    """The time at which a wait ends; all steps of the wait share one deadline."""
 
     at: float
     clock: Clock = SYSTEM_CLOCK
@@ -60,22 +60,25 @@ class Deadline:
         return cls(clock.monotonic() + seconds, clock)
 
     def remaining_s(self) -> float:
-        """Return the seconds left, never below zero."""
+        """Return the seconds until the deadline, never below zero."""
         return max(0.0, self.at - self.clock.monotonic())
 
     def has_passed(self) -> bool:
         return self.remaining_s() <= 0
 
     def cap(self, seconds: float) -> float:
-        """Return `seconds`, or the remaining time if that is less."""
+        """Return the smaller of `seconds` and the remaining time."""
         return min(seconds, self.remaining_s())
 
     def sooner(self, seconds: float) -> Deadline:
-        """Return this deadline, or a deadline `seconds` from now if that is earlier."""
+        """Return the earlier of this deadline and a deadline `seconds` from now."""
         return Deadline(min(self.at, self.clock.monotonic() + seconds), self.clock)
 
     def wait(self, changed: threading.Condition, is_over: Callable[[], object]) -> bool:
-        """Wait on a condition, whose lock the caller holds; return whether `is_over` was true in time."""
+        """Wait on the condition `changed`, whose lock the caller holds.
+
+        Return whether `is_over` became true before the deadline.
+        """
         while not is_over():
             left_s = self.remaining_s()
             if left_s <= 0:
@@ -84,7 +87,10 @@ class Deadline:
         return True
 
     def account(self) -> str:
-        """Return a blank and a sentence about time that the deadline does not count, or an empty text."""
+        """Return a blank and a sentence about the time that the deadline does not count.
+
+        Return an empty text if the deadline counts all time.
+        """
         return ""
 
 
@@ -110,9 +116,10 @@ def wait_for(
     """Call `look` until its observation has a value, and return the value.
 
     `look` may raise an exception to end the wait early, if the expected state can no longer be
-    reached. Where an event can be waited for, wait for the event and do not poll.
+    reached. If the caller can wait for an event, wait for the event instead of calling this
+    function.
 
-    Raises WaitTimeoutError with the last observation.
+    Raises WaitTimeoutError with the last observation if the deadline passes.
     """
     started = deadline.clock.monotonic()
     while True:

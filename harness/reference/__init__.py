@@ -67,7 +67,8 @@ def _page(name: str, make: Callable[[], str], names: Collection[str]) -> str:
 def for_terminal(page: str, text: str, names: Collection[str]) -> str:
     """Return a page's Markdown for a terminal.
 
-    Pictures are left out, and a link to a page's file is replaced by the page's name.
+    Pictures are left out. A link to another page is replaced by the link's words and the page's
+    name.
     """
     source = "README.md" if page == _README else f"docs/{page}.md"
 

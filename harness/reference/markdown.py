@@ -1,4 +1,4 @@
-"""Writes Markdown: pages, tables, and docstrings as Markdown."""
+"""Renders pages, tables and docstrings as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CODE_WORD = re.compile(r"(?<![`\w./])(\*?\w*_\w+(?:\.\w+)*|--[\w-]+)(?![`\w])")
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a page with a title and parts; a part that ends with a newline gets a blank line after it."""
+    """Return a page with a title and parts; a blank line follows a part that ends with a newline."""
     return "\n".join((f"# {title}\n", *parts))
 
 
@@ -32,7 +32,7 @@ def _cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return a code span."""
+    """Return `text` as a code span."""
     return f"`{text}`"
 
 
@@ -50,7 +50,7 @@ def first_sentence(text: str | None) -> str:
 def prose(text: str | None) -> str:
     """Return a docstring as Markdown: names with underscores become code spans.
 
-    Indented lines are code already.
+    Indented lines stay unchanged, since Markdown shows indented lines as code.
     """
     lines = inspect.cleandoc(text or "").splitlines()
     return "\n".join(line if line.startswith("    ") else _with_spans(line) for line in lines)
@@ -64,6 +64,6 @@ def _with_spans(line: str) -> str:
 
 
 def sentence(words: str) -> str:
-    """Return words with a capital at the start and a full stop at the end."""
+    """Return `words` with a capital letter at the start and a full stop at the end."""
     text = words.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

@@ -34,7 +34,7 @@ class Option:
 
 
 class _RecordingParser:
-    """Replaces pytest's parser and its groups, and records the options that are added."""
+    """Replaces pytest's option parser and the parser's groups, and records the added options."""
 
     def __init__(self) -> None:
         self.options: list[Option] = []
@@ -61,7 +61,7 @@ class _RecordingParser:
 def pytest_options(
     add: Callable[[Parser], None] = plugin.pytest_addoption,
 ) -> tuple[list[Option], list[tuple[str, str]]]:
-    """Return the options and the ini settings that a hook adds to pytest."""
+    """Return the options and the ini settings that the hook `add` adds to pytest."""
     parser = _RecordingParser()
     add(parser)  # type: ignore[arg-type]  # all of a parser that a hook uses
     return parser.options, parser.settings
@@ -96,7 +96,10 @@ def pytest_page() -> str:
 
 
 def command_page(dev_commands: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the page of commands; only a checkout has the commands of `./dev`."""
+    """Return the page about commands.
+
+    `dev_commands` are the commands of `./dev`, which only a checkout has.
+    """
     known = {option.name: option.meaning for option in pytest_options()[0]}
     codes = (inspect.getdoc(main) or "").split("\n\n")[1:]
     return page(
@@ -123,7 +126,7 @@ def _commands(parser: argparse.ArgumentParser, known: Mapping[str, str]) -> Iter
 
 
 def children(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield the help and the parser of each command below a parser."""
+    """Yield the help text and the parser of each subcommand of a parser."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             words = {entry.dest: entry.help for entry in action._choices_actions}
@@ -136,7 +139,7 @@ def arguments(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield name, default and meaning of each argument.
 
-    `known` contains the meanings of arguments without help.
+    `known` contains the meanings of arguments that have no help text.
     """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):

@@ -1,4 +1,4 @@
-"""Reads the fields of data classes, their defaults, and the docstrings below them."""
+"""Reads the fields of data classes: each field's default, and the docstring below the field."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def member_docstrings(owner: type) -> dict[str, str]:
 
 @functools.cache
 def _classes(module: ModuleType) -> dict[str, ast.ClassDef]:
-    """Return the classes of a module by name; a page shows many classes of one module."""
+    """Return the classes of a module by name.
+
+    The result is cached, since a page shows many classes of one module.
+    """
     tree = ast.parse(inspect.getsource(module))
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
@@ -52,7 +55,7 @@ def field_rows(shape: type) -> list[tuple[str, str, str]]:
 
 
 def data_file_keys(shape: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield the keys of a data file's shape; a key of an inner shape follows the outer key and a dot."""
+    """Yield each key of a data file with its default and docstring; a nested key is written `outer.inner`."""
     words = member_docstrings(shape)
     for field in dataclasses.fields(shape):
         inner = _shape_within(shape, str(field.type))
@@ -84,7 +87,7 @@ def default_of(field: dataclasses.Field[object]) -> str:
 
 
 def show_default(value: object) -> str:
-    """Return a default value in the form in which tables show it."""
+    """Return the text by which tables show a default value."""
     if value is None or value in ((), {}, [], ""):
         return "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The log of a test's container registry, and the faults that a test injects into its answers."""
+"""The log of a test's container registry, and the faults that a test injects into the registry's answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ NO_FAULT = PullFault()
 class RegistryRequest:
     """A request as the proxy saw it; timestamps are seconds of the host's monotonic clock.
 
-    The proxy updates this record until the answer is complete; RegistryLog returns copies.
+    The proxy updates the record of a request until the answer is complete, so RegistryLog returns
+    copies of its records.
     """
 
     connection: int
@@ -102,12 +103,12 @@ class Pull:
 
     @property
     def blob_bytes(self) -> int:
-        """Return how many bytes of blobs the proxy sent."""
+        """Return how many bytes of blobs the proxy sent for this pull."""
         return sum(each.body_bytes for each in self.requests if each.is_blob)
 
 
 def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool:
-    """Return whether this request is the first request of a pull.
+    """Return whether a request is the first request of a pull.
 
     containerd begins a pull with a HEAD request for the tag's manifest, over a new connection. If
     the answer is 429, containerd repeats the request over the same connection.
@@ -118,7 +119,7 @@ def starts_pull(method: str, path: str, *, is_first_of_connection: bool) -> bool
 
 @dataclass
 class RegistryLog:
-    """The requests so far, and the planned faults; all threads of a proxy use the same log."""
+    """The requests to a proxy so far, and the planned faults; all threads of the proxy use the same log."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _requests: list[RegistryRequest] = field(default_factory=list)
@@ -190,7 +191,7 @@ class RegistryLog:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Return why connections failed before their first request, one reason for each."""
+        """Return a reason for each connection that failed before its first request."""
         with self._lock:
             return tuple(self._refusals)
 

@@ -1,4 +1,4 @@
-"""The TLS certificate of a test's registry, which replaces a registry such as Microsoft's."""
+"""The TLS certificate of a test's registry; the test's registry replaces a registry such as Microsoft's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A self-signed certificate and its key; a client that trusts the certificate trusts no other server."""
+    """A self-signed certificate and its key.
+
+    Trusting the certificate means trusting only the server with this key.
+    """
 
     certificate: Path
     key: Path
@@ -64,5 +67,5 @@ class Certificate:
 
     @property
     def pem(self) -> bytes:
-        """Return the certificate that a client has to trust."""
+        """Return, in PEM format, the certificate that a client has to trust."""
         return self.certificate.read_bytes()

@@ -49,7 +49,9 @@ _ERRORS = {
 
 
 class RegistryProxy:
-    """Listens on the host's loopback interface in a `with` block; at its end, all threads end.
+    """Listens on the host's loopback interface in a `with` block.
+
+    At the end of the block, all threads of the proxy end.
 
     `upstream` opens a connection to the registry. Without `tls`, clients use plain HTTP.
     """
@@ -86,7 +88,7 @@ class RegistryProxy:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Serves each connection in a thread of its own."""
+    """Serves each connection in a separate thread."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -109,7 +111,10 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @override
     def verify_request(self, request: object, client_address: object) -> bool:
-        """Return whether to serve a connection; the number is limited, since each has a thread."""
+        """Return whether to serve a connection.
+
+        The number of connections is limited, since each connection has a thread.
+        """
         with self._lock:
             is_one_too_many = len(self._open) >= REGISTRY_CONNECTIONS.value
         if is_one_too_many:
@@ -117,7 +122,7 @@ class _Server(socketserver.ThreadingTCPServer):
         return not is_one_too_many
 
     def accepts_upload(self, count: int) -> bool:
-        """Return whether a client may upload `count` bytes, which this host's disk will store."""
+        """Return whether a client may upload `count` bytes; uploads are stored on this host's disk."""
         with self._lock:
             if self._uploaded + count > REGISTRY_UPLOAD_MIB.bytes:
                 return False
@@ -374,13 +379,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def _pause(self, seconds: float) -> None:
-        """Wait; raises ConnectionAbortedError if the proxy is closed during the wait."""
+        """Wait for `seconds`; raises ConnectionAbortedError if the proxy is closed during the wait."""
         if self.server.is_ending.wait(seconds):
             raise ConnectionAbortedError("The registry's proxy is being closed.")
 
 
 def _pieces(answer: http.client.HTTPResponse, size: int) -> Iterator[bytes]:
-    """Return the pieces of a body until its end, or until the registry fails."""
+    """Yield the pieces of an answer's body until the body ends or the registry fails."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         while piece := answer.read(size):
             yield piece

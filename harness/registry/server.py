@@ -48,11 +48,13 @@ _REQUEST_S = 60.0
 def ensure_registry_program(
     cache: Path, runner: Runner | None = None, *, report: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Return the command that runs `docker-registry`; unpack the program if the cache lacks it.
+    """Return the command that runs `docker-registry`.
 
-    The program runs with the dynamic linker and the C library of its own Debian release. The
-    program's package is not installed, since the package starts a service that listens on all
-    addresses.
+    Unpack the program if the cache lacks the program.
+
+    The program runs with the dynamic linker and the C library of its own Debian release. The Debian
+    package `docker-registry` is not installed, since the package starts a service that listens on
+    all addresses.
 
     Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """
@@ -119,9 +121,10 @@ class RegistryServer:
         return SocketConnection(self.folder)
 
     def push(self, archive: bytes, *, repository: str, tag: str) -> None:
-        """Push the only image in an OCI archive, such as `ctr images export` and buildah write.
+        """Push the only image in an OCI archive, which `ctr images export` or buildah can write.
 
-        Raises HarnessError if the archive has another form, or the registry refuses the image.
+        Raises HarnessError if `archive` is not an OCI archive with one image, or if the registry
+        refuses the image.
         """
         manifest_digest, blobs = read_image(archive)
         manifest = json.loads(blobs[manifest_digest])
@@ -170,10 +173,10 @@ class RegistryServer:
 
 
 def read_image(archive: bytes) -> tuple[str, Mapping[str, bytes]]:
-    """Return the digest of the manifest of an OCI archive's only image, and all blobs by digest.
+    """Return the manifest digest of the only image in an OCI archive, and all blobs by digest.
 
-    Raises HarnessError for any other archive. The archive may come from a guest, so its digests are
-    checked.
+    Raises HarnessError if `archive` is not an OCI archive with exactly one image. The archive may
+    come from a guest, so the archive's digests are checked.
     """
     try:
         blobs = _read_archive(archive)
@@ -227,7 +230,7 @@ def _read_archive(archive: bytes) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def running_registry(program: tuple[str, ...], folder: Path) -> Iterator[RegistryServer]:
-    """Run a registry that stores its data in `folder`, until the block or this process ends.
+    """Run a registry that stores its data in `folder`, until the `with` block or this process ends.
 
     Raises HarnessError if the registry does not start.
     """

@@ -1,4 +1,4 @@
-"""The file of recorded durations in pytest-split's format: an object with the seconds by node id."""
+"""The file of recorded durations in pytest-split's format: a JSON object that maps node ids to seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def read_durations(path: Path) -> dict[str, float]:
     """Return the duration of each test in seconds, or an empty mapping if there is no file.
 
-    Raises BadInputError if the file is not in this format.
+    Raises BadInputError if the file is not in pytest-split's format.
     """
     try:
         content = parse_json(read_given(path, limit=JSON))
@@ -34,7 +34,10 @@ def read_durations(path: Path) -> dict[str, float]:
 
 
 def durations_in(content: object, *, source: str) -> dict[str, float]:
-    """Return the seconds of each test in a file's content; raises BadInputError for other content."""
+    """Return each test's duration in seconds from the content of a durations file.
+
+    Raises BadInputError for content in another format.
+    """
     # Early versions of pytest-split wrote a list of pairs, and later versions still read such a list.
     pairs = list(content.items()) if isinstance(content, dict) else content
     try:

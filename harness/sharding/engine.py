@@ -25,10 +25,12 @@ _SHOWN_BYTES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """The variables in which an engine numbers its parallel jobs; `first` is the first job's number.
+    """The variables in which a CI engine numbers its parallel jobs.
+
+    `first` is the first job's number.
 
     If `first_variable` is given, the value of that variable is the first job's number. The value of
-    `step_variable` is the difference between consecutive numbers.
+    the variable `step_variable` is the difference between consecutive jobs' numbers.
     """
 
     name: str
@@ -65,9 +67,10 @@ ENGINES = (
 
 
 def shard_of(word: str, environment: Mapping[str, str] | None = None) -> Shard:
-    """Return the shard that the value of `--shard` means: K/N, or 'auto'.
+    """Return the shard that `word`, the value of `--shard`, means; `word` is K/N or 'auto'.
 
-    Raises BadInputError if no engine's variables are set, or if their values are wrong.
+    Raises BadInputError for an invalid `word`, and for 'auto' if the CI engine's variables are
+    missing or have wrong values.
     """
     if word != "auto":
         return Shard.parse(word)

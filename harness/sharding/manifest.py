@@ -1,4 +1,4 @@
-"""The record of a shard's tests, as a file beside its reports; `harness report merge` reads it."""
+"""The record of a shard's tests: a file beside the shard's reports, for `harness report merge`."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ A `bench*.json` beside the record is a report too.
 
 @dataclass(frozen=True, kw_only=True)
 class ShardManifest:
-    """The tests of a shard, which of these tests ran, and when.
+    """The tests of a shard, the tests that ran, and the times of the run.
 
-    `repeated` are the tests that ran more than once. `junit_prefix` is the value of pytest's
-    option `--junit-prefix`. `collection_sha256` is the digest of all tests of the run, by which
-    a merge recognizes shards of different runs. `start` is the number of this shard's latest start;
-    `root` is the folder with the tests' configuration. `first_test_s` is the time from the start
-    to the first test's own code, after its fixtures. `ran` are the tests that have a result.
+    `repeated` are the tests that ran more than once. `junit_prefix` is the value of pytest's option
+    `--junit-prefix`. `collection_sha256` is the digest of all test ids of the run; a merge of
+    reports compares the digests to detect shards of different runs. `start` is the number of this
+    shard's latest start. `root` is the folder with the tests' configuration. `first_test_s` is the
+    time in seconds from the shard's start until the fixtures of the first test are set up and the
+    test's function begins. `ran` are the tests that have a result.
     """
 
     schema: Literal[1] = 1
@@ -73,7 +74,7 @@ class ShardManifest:
 
 
 def digest_of(test_ids: Iterable[str]) -> str:
-    """Return the digest of a set of tests; the order makes no difference."""
+    """Return the digest of a set of test ids; the order of the ids makes no difference."""
     return hashlib.sha256("\n".join(sorted(test_ids)).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -83,12 +84,15 @@ def _adapter() -> pydantic.TypeAdapter[ShardManifest]:
 
 
 def write_manifest(folder: Path, manifest: ShardManifest) -> None:
-    """Write the record as MANIFEST."""
+    """Write a shard's record to the file MANIFEST in `folder`."""
     write_report(folder / MANIFEST, _adapter().dump_json(manifest, indent=1) + b"\n")
 
 
 def read_manifest(folder: Path) -> ShardManifest:
-    """Return the record of the reports in `folder`. Raises BadInputError, which names the file."""
+    """Return the shard's record in `folder`.
+
+    Raises BadInputError, which names the file, if the record is missing or invalid.
+    """
     path = folder / MANIFEST
     if not path.exists():
         starts = starts_of(folder)
@@ -122,7 +126,7 @@ def read_manifest(folder: Path) -> ShardManifest:
 def begin(folder: Path) -> tuple[int, Path]:
     """Make the folder for the reports of a new start of a shard; return the start's number and the folder.
 
-    The reports of a finished run are removed first.
+    If the shard has already finished once, the reports of its earlier starts are removed first.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     earlier = list(folder.glob(f"{_START}*"))
@@ -144,7 +148,7 @@ def begin(folder: Path) -> tuple[int, Path]:
 
 
 def reports_of(folder: Path, start: int) -> Path:
-    """Return the folder for the reports of a start."""
+    """Return the folder for the reports of the shard's start with the number `start`."""
     return folder / f"{_START}{start}"
 
 

@@ -30,9 +30,9 @@ def write_report(path: Path, content: bytes) -> None:
 def open_report(path: Path) -> Iterator[BinaryIO]:
     """Open a report's file.
 
-    Following a link could disclose a file of this host, and a FIFO would make the reader wait for
-    ever. Raises BadInputError, which names the file, if the file can't be opened or can't be
-    read in this context. Raises LimitError for a file that is too large.
+    Links and FIFOs are refused: a link could disclose a file of this host, and a FIFO would make
+    the reader wait for ever. Raises BadInputError, which names the file, if the file can't be
+    opened, or can't be read in the `with` block. Raises LimitError for a file that is too large.
     """
     try:
         with open_plain(path, limit=REPORT_FILE_MIB) as file:
@@ -52,7 +52,10 @@ def read_report(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> object:
-    """Return the content of a JSON report. Raises BadInputError, which names the file."""
+    """Return the content of a JSON report.
+
+    Raises BadInputError, which names the file, if the file is unreadable or not JSON.
+    """
     try:
         value: object = parse_json(read_report(path))
     except ForeignJsonError as error:

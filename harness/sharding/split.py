@@ -1,10 +1,11 @@
 """Divides tests among shards of equal duration, and keeps families of tests together.
 
-The algorithms of pytest-split do not support groups. `least_duration` spreads the tests of one saved
-state over all shards, so each shard has to make or fetch this state. With `duration_based_chunks`,
-the times of two shards may differ by the duration of a test. The algorithm
-here distributes the longest tests first, then whole families. It divides a family only if the
-family fits into no shard. The file of durations has pytest-split's format.
+The algorithms of pytest-split do not keep groups of tests together. The algorithm `least_duration`
+of pytest-split spreads tests that share a saved machine state over all shards, so each shard has to
+make or fetch this state. With the algorithm `duration_based_chunks` of pytest-split, the durations
+of two shards may differ by the duration of a test. The algorithm of this module distributes the
+longest tests first, and then whole families of shorter tests. The algorithm of this module divides
+a family only if the family fits into no shard. The file of durations has pytest-split's format.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LONG = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class TimedTest:
-    """A test's node id, duration and family; the tests of a family share images or saved states."""
+    """A test's node id, duration and family; the tests of a family share images or saved machine states."""
 
     # Without this attribute, pytest would collect this class in the modules that import it.
     __test__ = False
@@ -39,10 +40,10 @@ class TimedTest:
 def timed_tests(
     families: Mapping[str, str], recorded: Mapping[str, float]
 ) -> dict[str, TimedTest]:
-    """Return the tests of `families`, a mapping from node ids to families, with their durations.
+    """Return a TimedTest by node id for each test in `families`, which maps node ids to families.
 
-    A test without a recorded duration gets the average of the tests in its file, or else the
-    overall average.
+    A test without a recorded duration gets the average duration of the tests in its file or, if
+    none of them has a recorded duration, the average of all tests.
     """
     files: defaultdict[str, list[float]] = defaultdict(list)
     for test_id in families:
@@ -64,8 +65,8 @@ def timed_tests(
 def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
     """Return the tests of each of `count` shards; the order of `tests` makes no difference.
 
-    Each test is in exactly one shard. A shard takes longer than the average only if it has a test
-    for which no shard had enough time left.
+    Each test is in exactly one shard. A shard takes longer than the average only if the shard has a
+    test for which no shard had enough time left.
     """
     by_duration = sorted(tests, key=lambda each: (each.duration_s, each.test_id))
     mean_s = sum(each.duration_s for each in by_duration) / count
@@ -98,7 +99,7 @@ def split(tests: Iterable[TimedTest], count: int) -> list[list[TimedTest]]:
 
 
 def _fitting(members: list[TimedTest], free_s: float) -> list[TimedTest]:
-    """Remove the tests that fit into `free_s` from the sorted `members`; return the removed tests."""
+    """Remove from the sorted `members` the tests that fit into `free_s` seconds; return the removed tests."""
     taken: list[TimedTest] = []
     while members:
         at = bisect.bisect_right(members, free_s, key=lambda each: each.duration_s)
@@ -113,9 +114,9 @@ def _fitting(members: list[TimedTest], free_s: float) -> list[TimedTest]:
 def ordered(tests: Sequence[TimedTest]) -> list[TimedTest]:
     """Return the tests of a shard in the order in which they should start.
 
-    The family with the longest test comes first, and within a family the file with the longest
-    test. So the last tests are short, and workers end at about the same time. The tests of a file
-    keep their order, since they may share fixtures.
+    The family with the longest test comes first; within a family, the file with the longest test
+    comes first. So the last tests of a shard are short, and pytest's parallel workers end at about
+    the same time. The tests of a file keep their order, since they may share fixtures.
     """
     families: defaultdict[str, float] = defaultdict(float)
     files: defaultdict[tuple[str, str], float] = defaultdict(float)

@@ -22,14 +22,14 @@ _LOGGED = re.compile(r"sleep (\d+) at (\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Sleep:
-    """One sleep in virtual time: its duration, and the sum of the earlier durations."""
+    """One sleep in virtual time: the duration of the sleep, and the sum of all earlier sleeps' durations."""
 
     seconds: float
     at_s: float
 
 
 def write_clock_commands(folder: Path) -> Path:
-    """Write `sleep`, `timeout` and `date` that use the virtual clock; return their directory."""
+    """Write the commands `sleep`, `timeout` and `date` for the virtual clock; return their directory."""
     folder.mkdir(parents=True, exist_ok=True)
     bash = shutil.which("bash") or "/bin/bash"
     for name, function in _COMMANDS.items():
@@ -42,7 +42,7 @@ def write_clock_commands(folder: Path) -> Path:
 def clock_environment(commands: Path, path: str) -> Mapping[str, str]:
     """Return the environment with which a shell and its commands use the virtual clock.
 
-    Raises RequirementError if the host lacks one of the real commands.
+    Raises RequirementError if the host lacks the real `sleep`, `timeout` or `date`.
     """
     found = {name: shutil.which(name) for name in _COMMANDS}
     missing = [name for name, place in found.items() if place is None]

@@ -1,9 +1,10 @@
 """Parses a bash script to find its commands, and finds which of the commands ran.
 
-The line numbers of a trace are not exact. For a command that spans several lines, bash may show
-any of these lines. Bash counts the lines of code in `$(...)`, `eval` and traps from the end of the
-outer command. So the first line of a command counts as covered if the trace shows any line of the
-command. Code in a command substitution or `eval` is a part of the command that contains it.
+The line numbers in bash's trace (`set -x`) are not exact. For a command that spans several lines,
+the trace may show any line of the command. Bash counts the lines of code in `$(...)`, `eval` and
+traps from the end of the outer command. So the first line of a command counts as covered if the
+trace shows any line of the command. Code in `$(...)` or `eval` counts as a part of the command that
+contains the `$(...)` or `eval`.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _NO_COMMANDS = {"file_redirect", "heredoc_body", "herestring_redirect", "process
 
 @dataclass(frozen=True)
 class Command:
-    """A command that bash traces: its first and last line, and its function.
+    """A command that bash traces: the first line, the last line, and the containing function.
 
-    `scope` is the position of the function among the script's functions, from 1; it is 0 for code
-    outside of functions.
+    `scope` is the number of the containing function among the script's functions, from 1; for code
+    outside of functions, `scope` is 0.
     """
 
     first: int
@@ -69,7 +70,7 @@ def plain_commands(text: str) -> list[str]:
 
 
 def definitions_of(text: str, name: str) -> Iterator[tuple[str, int]]:
-    """Yield each definition of a function in a bash script, with its line; begin with the last.
+    """Yield the definitions of the function `name` in a bash script, last first, with their lines.
 
     Definitions in which the parser finds errors are left out.
     """
@@ -89,7 +90,7 @@ def definitions_of(text: str, name: str) -> Iterator[tuple[str, int]]:
 def commands_of(text: str) -> list[Command]:
     """Return the commands of a bash script, in their order, without the commands inside `$(...)`.
 
-    The first line of a `for` or `case` is a command too, since bash traces it.
+    The first line of a `for` or `case` counts as a command too, since bash traces that line.
     """
     found: list[Command] = []
     scopes = 0
@@ -134,12 +135,12 @@ def _last_line(node: Node) -> int:
 
 
 def code_lines(text: str) -> set[int]:
-    """Return the line on which each command of a bash script begins."""
+    """Return the line numbers on which the commands of a bash script begin."""
     return {command.first for command in commands_of(text)}
 
 
 def executed_lines(text: str, places: Iterable[Place]) -> set[int]:
-    """Return the first line of each command that ran; `places` are the places in the trace."""
+    """Return the first line of each command that ran; `places` are the positions that bash's trace shows."""
     commands = commands_of(text)
     by_line: dict[int, list[Command]] = defaultdict(list)
     for command in commands:
@@ -165,8 +166,8 @@ def _direct_calls(
 
     Each call runs the function's first command, so the level of the first command is the level of
     the call. Higher levels belong to `$(...)` or `eval`, where bash's line numbers are not
-    reliable. If the first command spans several lines or is not in the trace, the result has the
-    lowest level at each depth instead.
+    reliable. If the function's first command spans several lines or is not in the trace, the result
+    contains the lowest level in the trace for each depth instead.
     """
     if first in seen and first.first == first.last:
         return seen[first]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Tier(Enum):
-    """The kind of test that ran a line."""
+    """The kind of test that ran a line of shell code."""
 
     MOCKED = "unit test"
     MACHINE = "machine"
@@ -84,11 +84,13 @@ def any_uses_trace(sources: tuple[Path, ...]) -> bool:
 def parse_trace(
     trace: str, cwd: Path, sources: Iterable[Path], *, copies: Mapping[str, Path] | None = None
 ) -> Hits:
-    """Return the places in files below `sources` that the trace of a shell in `cwd` shows.
+    """Return the places in files below `sources` that a shell's trace shows.
 
-    `copies` maps the path of a copy to the script that it was copied from. A relative path in a
-    trace entry is relative to the directory in which bash wrote the entry. If that file does not
-    exist, the path means the same file as in an earlier entry.
+    The shell ran in `cwd`.
+
+    `copies` maps the path of a script's copy to the original script. A relative path in a trace
+    entry is relative to the directory in which bash wrote the entry. If a relative path leads to no
+    file, the path means the same file as the same path in an earlier trace entry.
     """
     # before Python 3.13, resolving a link to itself raises RuntimeError
     places = [source.resolve() for source in sources if source.exists()]
@@ -108,7 +110,7 @@ def parse_trace(
 
 
 def _covered(path: Path, places: Iterable[Path]) -> str | None:
-    """Return the resolved `path`, or None if it is not a file at or below one of `places`."""
+    """Return the resolved `path`, or None if `path` is not a file at or below one of `places`."""
     try:
         path = path.resolve()
         inside = any(place == path or place in path.parents for place in places)
@@ -119,6 +121,6 @@ def _covered(path: Path, places: Iterable[Path]) -> str | None:
 
 
 def merge(hits: Hits, more: Mapping[str, Iterable[Iterable[int]]]) -> None:
-    """Add `more` to `hits`."""
+    """Add the places in `more` to `hits`."""
     for path, places in more.items():
         hits.setdefault(path, set()).update(Place(*place) for place in places)

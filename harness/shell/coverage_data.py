@@ -1,8 +1,8 @@
 """Writes, combines and reports the coverage of shell code in data files of coverage.py.
 
-The context of a line names the tier in which the line ran, and the version of the script: the
-first 16 digits of its SHA-256. So data of several runs can be combined later, and data that was
-recorded with another version of a script is refused.
+The coverage.py context of a line names the kind of test that ran the line, and the version of the
+script: the first 16 digits of the script's SHA-256. So data of several runs can be combined later,
+and data that was recorded with another version of a script is refused.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ def digest_of(content: bytes) -> str:
 def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -> Sequence[Path]:
     """Write the lines that ran in the scripts at `sources` as a data file of coverage.py.
 
-    Return the files at `sources` that are left out because they cannot be read. The data file also
-    lists the scripts that did not run. With `[run] plugins = harness.shell.coverage_data` in its
-    configuration, coverage.py itself can report the data file.
-    Raises BadInputError if there is no script at `sources`, or if `path` exists and is not data of
-    coverage.py.
+    Return the files at `sources` that are left out because they cannot be read. The data file lists
+    all scripts, even scripts that did not run. With `[run] plugins = harness.shell.coverage_data`
+    in its configuration, coverage.py itself can report the data file. Raises BadInputError if there
+    is no script at `sources`, or if `path` exists and is not data of coverage.py.
     """
     unread: list[Path] = []
     scripts = list(scripts_in(sources, unread=unread))
@@ -82,7 +81,10 @@ def write_data(hits: Mapping[Tier, Hits], sources: Sequence[Path], path: Path) -
 
 
 def _remove_earlier(path: Path) -> None:
-    """Remove the data of an earlier run. Raise BadInputError for any other file or device."""
+    """Remove the coverage data of an earlier run at `path`.
+
+    Raise BadInputError if `path` is not data of coverage.py.
+    """
     if not path.exists():
         return
     if path.is_file():
@@ -107,7 +109,7 @@ def _writing() -> Iterator[None]:
 
 
 def combine(paths: Iterable[Path]) -> coverage.CoverageData:
-    """Return the combined data of several files; the context of a line is only its tier.
+    """Return the combined data of several files, with only the kind of test as a line's context.
 
     Raises BadInputError for a file that is not coverage data of shell code, and for data that was
     recorded with another version of a script.
@@ -126,12 +128,13 @@ def combine(paths: Iterable[Path]) -> coverage.CoverageData:
 
 @contextlib.contextmanager
 def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
-    """Yield another run's data.
+    """Yield the coverage data of another run.
 
-    Raises LimitError for too much data, and BadInputError for invalid data. The `with` block also
-    raises BadInputError, if it finds more invalid data.
+    Raises LimitError for too much data, and BadInputError for invalid data. If code in the `with`
+    block finds further invalid data, BadInputError is raised too.
 
-    SQLite may create files beside a database that it opens. So coverage.py reads a copy of the file.
+    coverage.py reads a copy of the file, since SQLite may create files beside a database that
+    SQLite opens.
     """
     with temporary_folder("harness-coverage") as folder:
         copy = folder / "data"
@@ -280,6 +283,6 @@ class _ShellReporter(FileReporter):
 
 
 def coverage_init(registry: coverage.plugin_support.Plugins, options: Mapping[str, str]) -> None:
-    """Register the plugin; coverage.py calls this."""
+    """Register the plugin; coverage.py calls this function."""
     del options
     registry.add_file_tracer(ShellCoverage())

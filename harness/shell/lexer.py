@@ -30,7 +30,7 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,+@%=^-]+\Z")
 
 @dataclass(frozen=True)
 class Word:
-    """One word: `raw` as it was written, `text` without its quotes.
+    """One word of shell code: `raw` is the word as written; `text` is the word without its quotes.
 
     `literal` is false if the shell would still expand a part of the word; then `text` contains that
     part unexpanded.
@@ -83,13 +83,13 @@ def quote(text: str) -> str:
 
 
 def quote_on_a_line(text: str) -> str:
-    """Quote `text` without a literal line break, for a shell whose runtime sets `__hx_newline`."""
+    """Quote `text` without a literal line break, for a shell with the variable `__hx_newline`."""
     quoted = text.replace("'", "'\\''").replace("\n", "'\"$__hx_newline\"'")
     return f"'{quoted}'"
 
 
 def quote_on_lines(text: str) -> str:
-    """Quote `text` for any shell; line breaks in it stay line breaks."""
+    """Quote `text` for any shell; line breaks in `text` stay line breaks."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -212,7 +212,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _utf8(code: int) -> bytes:
-    """Encode a number like bash, also a number that Unicode does not assign to a character."""
+    """Encode a number in UTF-8 as bash does, even a number that Unicode does not assign to a character."""
     if code < 0x110000:
         return chr(code).encode(errors="surrogatepass")
     if code > 0x7FFFFFFF:
@@ -223,7 +223,7 @@ def _utf8(code: int) -> bytes:
 
 
 def _skip_expansion(line: str, at: int) -> int:
-    """Return where the expansion at `at` ends; a lone dollar sign is a whole expansion."""
+    """Return where the expansion at `at` ends; a lone dollar sign counts as a whole expansion."""
     if line[at] == "`":
         end = at + 1
         while end < len(line) and line[end] != "`":

@@ -53,8 +53,9 @@ exec "$@"
 class ShellSetting:
     """The start parameters of a shell, which are the same for all shells of a run.
 
-    `scratch` is the sandbox's own directory. Files below `layer` replace the files with the same
-    paths in the sandbox's root. `shared` is a directory whose files stay when the root is replaced.
+    `scratch` is the sandbox's own directory. Files below the directory `layer` replace the files
+    with the same paths in the sandbox's root. `shared` is a directory whose files stay when the
+    sandbox's root is replaced.
     """
 
     shell: SpecShell = BASH
@@ -71,9 +72,11 @@ class ShellSetting:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The outputs of one evaluation; `stray_…` are the outputs of the example's other code.
+    """The outputs of one evaluation.
 
-    `records` contains the records that the runtime wrote about the example.
+    `stray_out` and `stray_err` are outputs of the example's other code.
+
+    `records` contains the records that the shell's runtime wrote about the example.
     """
 
     out: Memory
@@ -89,7 +92,7 @@ class OutputFiles:
     def clear(self) -> None:
         """Empty all files before the next example.
 
-        The shell goes on writing at its position in each file, so only non-empty files are reset.
+        Only non-empty files are reset: in an empty file, the shell's write position is 0 already.
         """
         for memory in (self.out, self.err, self.stray_err, self.stray_out, self.records):
             if memory.size():
@@ -100,8 +103,8 @@ class OutputFiles:
 class ShellFiles:
     """The anonymous files through which the shell and the harness exchange text.
 
-    The sandbox, and not the shell, writes `report`.
-    There are two sets of outputs: while the harness reads one set, the shell writes to the second.
+    The sandbox, and not the shell, writes `report`. There are two sets of outputs: while the
+    harness reads one set of outputs, the shell writes to the other set.
     """
 
     script: Memory
@@ -152,11 +155,11 @@ class ShellFiles:
 
 
 class _OutputWatch:
-    """Kills a shell when its anonymous files have grown beyond the limit.
+    """Kills a shell when the shell's anonymous files have grown beyond the limit on output.
 
-    The files are in shared memory, whose size no limit of the kernel covers. Background jobs of
-    the code can write to the files at any time, even while the harness is not reading. So a thread
-    checks their sizes.
+    The anonymous files are in shared memory, and no limit of the kernel covers the size of shared
+    memory. Background jobs of the code under test can write to the files at any time, even while
+    the harness is not reading. So a thread checks the sizes of the files.
     """
 
     def __init__(self, process: ChildProcess, memories: Sequence[Memory]) -> None:
@@ -177,7 +180,7 @@ class _OutputWatch:
         self._goes_on.clear()
 
     def stop(self) -> None:
-        """End the thread. Call this before you wait for the process or close a file."""
+        """End the thread. Call this method before you wait for the process or close a file."""
         self._is_over.set()
         self._goes_on.set()
         self._thread.join()
@@ -323,7 +326,10 @@ class ShellProcess:
         self._watch.resume()
 
     def pause(self) -> None:
-        """Pause the size checks until `begin`, after the shell's other processes have ended."""
+        """Pause the size checks until `begin`.
+
+        Call this method only after the shell's other processes have ended.
+        """
         self._watch.pause()
 
     def exit_code(self) -> int:
@@ -337,7 +343,10 @@ class ShellProcess:
         return code
 
     def had_too_many_processes(self, code: int) -> bool:
-        """Return whether the sandbox ended the shell and its processes; `code` is the exit code."""
+        """Return whether the sandbox ended the shell because of too many processes.
+
+        `code` is the shell's exit code.
+        """
         return code == TOO_MANY_PROCESSES and bool(self.files.report.size())
 
     def close(self) -> None:
@@ -414,7 +423,7 @@ def name_signal(number: int) -> str:
 
 
 def _move_up(fds: Sequence[int]) -> list[int]:
-    """Copy descriptors to numbers above 299, because the shell uses numbers from 190 on."""
+    """Copy descriptors to numbers above 299, because the shell uses descriptors with numbers from 190 on."""
     made: list[int] = []
     try:
         for fd in fds:

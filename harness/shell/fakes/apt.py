@@ -67,7 +67,10 @@ _HELD = f"Could not get lock {LOCK}. It is held by process 1000 (python3)"
 
 @dataclass(kw_only=True)
 class _Plan:
-    """The changes that a run of apt-get will make; `extra` lists packages that no operand named."""
+    """The changes that a run of apt-get will make.
+
+    `extra` lists packages that the command line does not name.
+    """
 
     installed: list[Package] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
@@ -119,7 +122,7 @@ class Apt:
         return Answer(stdout="".join(lines))
 
     def _locked(self, invocation: Invocation) -> Answer | None:
-        """Return apt-get's error if another process holds the lock longer than apt-get waits."""
+        """Return apt-get's error if another process holds dpkg's lock longer than apt-get waits."""
         options = invocation.all("--option")
         waits = any(option.lower().startswith(_LOCK_TIMEOUT) for option in options)
         for option in options:
@@ -182,7 +185,7 @@ class Apt:
         return found
 
     def _choose(self, call: Call, operand: str, plan: _Plan) -> list[str]:
-        """Add the package that an operand names to the plan; return apt-get's errors."""
+        """Add an operand's package to the plan; return apt-get's errors."""
         if "/" in operand:
             package = self._archives.get(operand)
             if package is None:
@@ -306,7 +309,10 @@ class Apt:
         return Answer(stdout="".join([*lines, *self._dpkg_lines(plan)]))
 
     def _dpkg_lines(self, plan: _Plan) -> Iterator[str]:
-        """Carry out a plan; yield dpkg's output with CRLF, since apt-get gives dpkg a terminal."""
+        """Carry out a plan.
+
+        Yield dpkg's output with CRLF line ends, since apt-get runs dpkg in a terminal.
+        """
         state = self._state
         lines: list[str] = []
         unpacked = [e for e in state.entries.values() if e.status is Status.UNPACKED]

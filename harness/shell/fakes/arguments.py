@@ -1,4 +1,4 @@
-"""Checks arguments of fakes against the type annotations of the constructors' parameters."""
+"""Checks the arguments of fakes' constructors against the type annotations of the parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAPPING = re.compile(r"Mapping\[str, (\w+)\]")
 
 
 def checks_arguments(constructor: _Constructor) -> _Constructor:
-    """Make a constructor raise BadInputError for an argument that has not the declared type."""
+    """Make a constructor raise BadInputError for an argument that does not have the declared type."""
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)

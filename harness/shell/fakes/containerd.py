@@ -79,7 +79,7 @@ class ContainerRun:
 
 @dataclass(kw_only=True)
 class _Namespace:
-    """A namespace of containerd, which exists once something was stored in it."""
+    """A namespace of containerd; `exists` is false until the namespace is created or gets an image."""
 
     exists: bool = False
     images: dict[str, str] = field(default_factory=dict)
@@ -91,12 +91,12 @@ class _Namespace:
 
 
 class Containerd(Fake):
-    """A fake of `ctr` whose state is namespaces with images and containers.
+    """A fake of `ctr`; the fake's state consists of namespaces with images and containers.
 
     `images` lists the images in `namespace`, and `registry` lists the references that can be
     pulled. The next `pull_failures` pulls fail as if the registry did not have the image. `on_run`
-    sets the program that `ctr run` runs for an image; `runs` lists all runs. `version` is the
-    version that `ctr version` prints.
+    sets the program that `ctr run` runs for an image; `runs` lists all calls of `ctr run`.
+    `version` is the version that `ctr version` prints.
     """
 
     @checks_arguments
@@ -295,7 +295,7 @@ class Containerd(Fake):
 def _operands(
     call: Call, invocation: Invocation, count: int, *, at_least: bool = False
 ) -> tuple[str, ...]:
-    """Return the operands of a command. Raises UnknownInvocationError if some are missing."""
+    """Return the operands of a command. Raises UnknownInvocationError for a wrong number of operands."""
     found = len(invocation.operands)
     if found < count or (found > count and not at_least):
         least = "at least " if at_least else ""

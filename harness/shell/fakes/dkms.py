@@ -35,8 +35,9 @@ class Dkms(Fake):
     """A fake of `dkms`.
 
     Code under test can add the modules in `sources`, and the modules whose `dkms.conf` the code
-    writes below `/usr/src`. `kernels` are the kernels with headers; the first one is the running
-    kernel. The fake adds installed modules to `modules`.
+    writes below `/usr/src`. `kernels` lists the kernels with installed headers, beginning with the
+    running kernel. When the fake installs a module for the running kernel, the fake adds the module
+    to `modules`.
     """
 
     @checks_arguments
@@ -86,11 +87,11 @@ class Dkms(Fake):
         self._build_failures[name, version] = times
 
     def install_module(self, name: str, version: str, kernel: str | None = None) -> Answer:
-        """Do the same as `dkms install`; a test's fake of another installer may call this."""
+        """Do the same as `dkms install`; a test's fake of another installer may call this method."""
         return self._install_target(self._tree.target(name, version, kernel or self._kernels[0]))
 
     def state(self, name: str, version: str, kernel: str | None = None) -> str | None:
-        """Return "added", "built" or "installed", or None if the tree has no such module."""
+        """Return "added", "built" or "installed", or None if DKMS's tree lacks the module."""
         target = self._tree.target(name, version, kernel or self._kernels[0])
         if not self._tree.is_added(target):
             return None
@@ -288,7 +289,7 @@ class Dkms(Fake):
         return self._tree.target(module, version, kernel, arch or invocation.value("--arch"))
 
     def _announce(self, target: Target) -> None:
-        """Add the target's modules to the fake of kernel modules, if the target's kernel runs."""
+        """Add the target's modules to the fake of kernel modules, if the target is for the running kernel."""
         if self._modules is None or target.kernel != self._modules.kernel:
             return
         for name in target.built_names:

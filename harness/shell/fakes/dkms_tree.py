@@ -1,4 +1,4 @@
-"""Reads DKMS's tree of modules from its files, which the code under test may delete."""
+"""Reads the modules in DKMS's tree from the tree's files, which the code under test may delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _BUILT_NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A module's source below `/usr/src`; the module is installed for the kernels `installed_for`."""
+    """A module's source below `/usr/src`.
+
+    At first, the module is installed for the kernels `installed_for`.
+    """
 
     name: str
     version: str
@@ -42,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A module of the tree, for one kernel."""
+    """A module of DKMS's tree, for one kernel."""
 
     name: str
     version: str
@@ -72,7 +75,7 @@ class Target:
 
 
 class DkmsTree:
-    """The modules in the tree of a fake, and the sources that can be added to it."""
+    """The modules in the DKMS tree of a fake, and the module sources that can be added to the tree."""
 
     def __init__(self, fake: Fake, sources: Iterable[Source], *, kernel: str, arch: str) -> None:
         self._fake = fake
@@ -95,7 +98,7 @@ class DkmsTree:
         )
 
     def targets(self) -> list[Target]:
-        """Return the modules of the tree, as targets for the running kernel."""
+        """Return a target for each module of the tree, for the running kernel."""
         found: list[Target] = []
         for folder in self._fake.own_entries(TREE):
             for path in self._fake.own_entries(folder):

@@ -318,9 +318,10 @@ def _outcome(shown: Sequence[str], errors: Sequence[str], failed: Sequence[str])
 
 
 def _compare(invocation: Invocation) -> Answer:
-    """Answer 'dpkg --compare-versions', as the manual of dpkg describes each operator.
+    """Answer 'dpkg --compare-versions'; each operator works as dpkg's manual says.
 
-    An empty version is the earliest version or, for an operator with '-nl', the latest.
+    An empty version counts as the earliest version; with an operator that ends with '-nl', an empty
+    version counts as the latest version.
     """
     left, relation, right, *rest = [*invocation.operands, "", "", ""]
     name = _SIGNS.get(relation, relation).removesuffix("-nl")

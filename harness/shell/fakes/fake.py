@@ -1,4 +1,7 @@
-"""The base class of stateful fakes, which mocks a fake's commands, and reads and writes files."""
+"""The base class of stateful fakes.
+
+The class mocks a fake's commands, and reads and writes the fake's files.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +48,10 @@ class Fake(ABC):
     @property
     @abstractmethod
     def commands(self) -> Mapping[str, Handler]:
-        """Return, for the name of each command, the function that answers its calls."""
+        """Return a mapping from each command's name to the function that answers the command's calls."""
 
     def initial_files(self) -> Mapping[str, str]:
-        """Return, for each path, the text of a file that exists before the first command runs."""
+        """Return the files that exist before the first command runs, as a mapping from paths to texts."""
         return {}
 
     def install(self, shell: MockingShell) -> Self:
@@ -63,7 +66,7 @@ class Fake(ABC):
         return self
 
     def use_root(self, root: Path) -> Self:
-        """Use the files below `root`; a fake that is not installed in a shell needs this call."""
+        """Use the files below `root`. Call this method for a fake that is not installed in a shell."""
         self._place = lambda path: root / path.lstrip("/")
         self._root_files = lambda: RootFiles(root)
         self._write = self.write_file
@@ -72,19 +75,22 @@ class Fake(ABC):
         return self
 
     def show_file(self, path: str, text: str) -> None:
-        """Write a file of the kernel, such as a file below `/proc`. Do nothing before `install`."""
+        """Write a file of the kernel, such as a file below `/proc`.
+
+        Do nothing if neither `install` nor `use_root` was called before.
+        """
         if self._write is not None:
             self._write(path, text)
 
     def answer(self, call: Call) -> Answer:
-        """Answer a call of one of the commands."""
+        """Answer a call of one of the fake's commands."""
         return self.commands[call.name](call)
 
     def path(self, path: str) -> Path:
-        """Return the path on the host of a file of the code under test.
+        """Return the host's path of a file that the code under test knows as `path`.
 
-        Use the path only while no code runs. Raises HarnessError if the code under test has no
-        throw-away root.
+        Use the returned path only while no code under test runs. Raises HarnessError if the code
+        under test has no throw-away root.
         """
         found = None if self._place is None else self._place(path)
         if found is None or found == Path(path):
@@ -112,9 +118,10 @@ class Fake(ABC):
         )
 
     def read_own_file(self, path: str) -> str | None:
-        """Return the text of a file that the code under test or a fake wrote, or else None.
+        """Return the text of a file if the code under test or a fake wrote the file, else None.
 
-        The root also shows files of the host; for a file of the host, the result is None.
+        The throw-away root shows files of the host too, but for a file of the host the result is
+        None.
         """
         files = self._own_files()
         data = None if files is None or _is_on_host(path) else files.read(path)

@@ -22,8 +22,8 @@ class Syntax:
     """The options of a command.
 
     An option is written as its names, separated by commas, with a final `=` if the option takes a
-    value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` lists the option under the
-    last of these names. If `is_posix` is true, options end at the first operand.
+    value: `"-q,--quiet"`, `"-n,--namespace="`. An `Invocation` lists an option under the last of
+    the option's names. If `is_posix` is true, options end at the first operand.
     """
 
     options: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Syntax:
     def parse(self, call: Call, arguments: Sequence[str] | None = None) -> Invocation:
         """Parse the arguments of a call, or the words in `arguments`, into options and operands.
 
-        Raises UnknownInvocationError for an option that is not listed.
+        Raises UnknownInvocationError for an option that is not in `options`.
         """
         rest = list(call.arguments if arguments is None else arguments)
         known = self._known()
@@ -75,7 +75,10 @@ class Syntax:
     def _split_short(
         self, call: Call, known: Mapping[str, tuple[str, bool]], word: str, rest: list[str]
     ) -> None:
-        """Insert into `rest` the text after the first option letter: its value, or more options."""
+        """Insert the text after the first option letter into `rest`.
+
+        The text is the option's value, or more options.
+        """
         self._expect_known(call, known, word[:2])
         takes_value = known[word[:2]][1]
         rest.insert(0, word[2:].removeprefix("=") if takes_value else f"-{word[2:]}")
@@ -123,7 +126,10 @@ def unknown_use(call: Call, reason: str) -> UnknownInvocationError:
 
 
 def expect_no_pattern(call: Call, names: Sequence[str]) -> None:
-    """Raise UnknownInvocationError for a pattern, which the tool supports but the fake does not."""
+    """Raise UnknownInvocationError for a shell pattern.
+
+    The real tool supports patterns, but the fake does not.
+    """
     for name in names:
         if any(sign in name for sign in "*?["):
             raise unknown_use(

@@ -65,8 +65,8 @@ class KernelModules(Fake):
     """A fake of lsmod, modprobe, rmmod, modinfo and depmod.
 
     `modules` maps names to the modules that exist. `loaded` lists the names of the modules that are
-    loaded at first, in the order of loading. If `in_proc` is true, the file `/proc/modules` shows
-    loaded modules; this works only on a host whose kernel provides that file.
+    loaded at first, in the order of loading. If `in_proc` is true, the fake lists the loaded
+    modules in `/proc/modules`; then the host's kernel must provide `/proc/modules`.
     """
 
     @checks_arguments
@@ -112,7 +112,7 @@ class KernelModules(Fake):
         self._depths()
 
     def remove(self, name: str) -> None:
-        """Remove a module; if it is loaded, it stays loaded."""
+        """Remove a module; a loaded module stays loaded."""
         self._modules.pop(canonical(name), None)
 
     def module(self, name: str) -> Module | None:
@@ -132,7 +132,7 @@ class KernelModules(Fake):
         self._show()
 
     def hold(self, name: str) -> None:
-        """Add a process that uses a module; then the module can't be removed."""
+        """Add a process that uses a module; then the module can't be unloaded."""
         self._modules[canonical(name)].users += 1
         self._show()
 
@@ -213,7 +213,7 @@ class KernelModules(Fake):
         return Answer(stdout="".join(lines), stderr=complaint, exit_code=1 if errors else 0)
 
     def _modprobe_remove(self, names: Sequence[str]) -> Answer:
-        """Remove modules, then their unused dependencies; like kmod, check each dependency once."""
+        """Unload modules, then their unused dependencies; check each dependency only once, as kmod does."""
         for name in map(canonical, names):
             if self.module(name) is None:
                 return _failed(f"modprobe: FATAL: Module {name} not found.")
@@ -304,9 +304,9 @@ class KernelModules(Fake):
         return sorted(found, key=lambda each: (depths[each], each))
 
     def _depths(self) -> dict[str, int]:
-        """Return, for each module, how many levels of modules it needs.
+        """Return a mapping from each module to the number of levels of its dependencies.
 
-        Raises BadInputError if a module needs itself.
+        Raises BadInputError if a module directly or indirectly needs itself.
         """
         depths: dict[str, int] = {}
         try:
@@ -337,7 +337,7 @@ class KernelModules(Fake):
         return module.size if module is not None else Module().size
 
     def _name_of(self, operand: str) -> str:
-        """Return the name of the module for modinfo's operand, which is a name or a file's path."""
+        """Return the module's name for an operand of modinfo; the operand is a name or a file's path."""
         if "/" not in operand:
             return canonical(operand)
         return next((name for name in self._modules if self._file(name) == operand), operand)

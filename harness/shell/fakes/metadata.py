@@ -78,8 +78,8 @@ class _Response:
 class InstanceMetadata(Fake):
     """A fake of `curl` that answers only for 169.254.169.254, Azure's instance metadata service.
 
-    `document` is the document at `/metadata/instance`; a test may change it. While `is_up` is
-    false, the service refuses connections. While `is_slow` is true, every request times out. The
+    `document` is the document at `/metadata/instance`; a test may change `document`. While `is_up`
+    is false, the service refuses connections. While `is_slow` is true, every request times out. The
     service refuses the next `refusals` connections.
     """
 
@@ -93,7 +93,7 @@ class InstanceMetadata(Fake):
 
     @classmethod
     def with_tags(cls, **tags: str) -> InstanceMetadata:
-        """Return the metadata of a virtual machine with these tags."""
+        """Return a fake that serves the metadata of a virtual machine with `tags`."""
         check_texts(tags, source="fakes.InstanceMetadata.with_tags")
         tags_list = [{"name": name, "value": value} for name, value in tags.items()]
         return cls({"compute": {"tagsList": tags_list}})
@@ -133,7 +133,7 @@ class InstanceMetadata(Fake):
         raise unknown_use(call, f"the fake of 'curl' stops after {_MOST_RETRIES} retries")
 
     def _attempt(self, invocation: Invocation, path: str, query: str) -> tuple[Answer, bool]:
-        """Return curl's output for one attempt, and whether curl may retry after it."""
+        """Return curl's output for one attempt, and whether curl may retry after the attempt."""
         if not self.is_up or self.refusals > 0:
             self.refusals = max(0, self.refusals - 1)
             message = f"Failed to connect to {HOST} port 80 after 0 ms: Couldn't connect to server"
@@ -199,7 +199,7 @@ class InstanceMetadata(Fake):
 
 
 def _number(invocation: Invocation, option: str) -> float:
-    """Return the value of an option as a number; 0 if the option is not given."""
+    """Return the value of an option as a number, or 0 if the option is not given."""
     value = invocation.value(option) or "0"
     if not _NUMBER.fullmatch(value):
         raise unknown_use(invocation.call, f"'{option}' needs a number, not '{value}'")

@@ -1,4 +1,4 @@
-"""The packages of a node and of its repository: dpkg's database and apt's lists."""
+"""The packages of a node (dpkg's database), and the packages of the node's repository (apt's lists)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Package:
     """A version of a package.
 
     `depends` lists dependencies in the form of a control file, such as `libc6 (>= 2.36)`, but
-    without alternatives (`a | b`). `files` and `configuration` map the paths of its files to their
-    texts.
+    without alternatives (`a | b`). `files` maps the paths of the package's files to their texts;
+    `configuration` does the same for configuration files.
     """
 
     name: str
@@ -90,7 +90,7 @@ class PackageState:
         self.lock_attempts: float = 0
 
     def is_locked(self) -> bool:
-        """Return whether another process holds the lock; a call counts as an attempt to take the lock."""
+        """Return whether another process holds dpkg's lock; a call counts as an attempt to take the lock."""
         is_held = self.lock_attempts > 0
         self.lock_attempts -= is_held
         return is_held
@@ -105,7 +105,7 @@ class PackageState:
         return None if entry is None else entry.status
 
     def offered(self, name: str, version: str | None = None) -> Package | None:
-        """Return the given version, or else the newest version, of a package in apt's lists."""
+        """Return the package in apt's lists with the given version; without `version`, return the newest."""
         found = [
             package
             for package in self.repository
@@ -138,7 +138,7 @@ class PackageState:
         return sorted(found - set(names))
 
     def unneeded(self, removed: Iterable[str] = ()) -> list[str]:
-        """Return the automatically installed packages that no package needs without `removed`."""
+        """Return the automatically installed packages that no package outside of `removed` needs."""
         gone = set(removed)
         installed = {
             name: entry
@@ -156,7 +156,7 @@ class PackageState:
         return sorted(set(installed) - needed)
 
     def unpack(self, package: Package, *, is_automatic: bool) -> None:
-        """Write a package's files; `configure` writes new configuration files."""
+        """Write a package's files; `configure` later puts new configuration files in place."""
         known = self.entries.get(package.name)
         is_automatic = is_automatic if known is None else known.is_automatic and is_automatic
         if known is None or known.status is Status.CONFIG_FILES:
@@ -232,7 +232,7 @@ def version_key(version: str) -> tuple[object, ...]:
 
 
 def _parts(text: str) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield pairs: the sort keys of a part without digits, and the number after that part."""
+    """Yield, for each part without digits, its sort keys and the number after the part."""
     for letters, number in re.findall(r"(\D*)(\d*)", text):
         order = tuple(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in letters)
         yield (*order, 0), int(number or 0)

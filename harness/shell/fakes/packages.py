@@ -71,7 +71,7 @@ class Packages(Fake):
         return entry is not None and entry.is_held
 
     def lock(self, attempts: float = math.inf) -> None:
-        """Make the next attempts to take dpkg's lock fail, as if another process held the lock."""
+        """Make the next `attempts` attempts to take dpkg's lock fail, as if another process held the lock."""
         self._state.lock_attempts = attempts
 
     def unlock(self) -> None:

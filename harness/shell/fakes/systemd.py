@@ -70,7 +70,7 @@ _SYNTAX = Syntax(
 class Systemd(Fake):
     """A fake of systemctl.
 
-    Its units are the given units, and units whose unit files the code under test writes.
+    The fake has the units in `units`, and the units whose unit files the code under test writes.
     """
 
     @checks_arguments
@@ -114,7 +114,7 @@ class Systemd(Fake):
         return {"systemctl": self._systemctl}
 
     def unit(self, name: str) -> Unit:
-        """Return a unit; a name without a suffix means `.service`.
+        """Return a unit; a name without a suffix means the unit with the suffix `.service`.
 
         Raises KeyError if there is no such unit.
         """
@@ -125,7 +125,7 @@ class Systemd(Fake):
         return found
 
     def _find(self, name: str) -> Unit | None:
-        """Return a unit by its full name, with the settings of a unit file that the code wrote."""
+        """Return a unit by its full name, with the settings of a unit file that the code under test wrote."""
         found = self._files.find(name)
         unit = self._units.get(name)
         if found is None:
@@ -200,7 +200,7 @@ class Systemd(Fake):
         return 0, warning
 
     def _load(self, name: str, unit: Unit) -> str:
-        """Load a unit if it is not loaded; return systemctl's warning if unit files changed."""
+        """Load a unit that is not loaded; return systemctl's warning if the unit's files have changed."""
         found = self._files.parts(name, unit.folder, unit.text)
         if not (unit.is_active or unit.is_failed):
             unit.loaded = found

@@ -34,7 +34,7 @@ def settings(text: str, name: str) -> list[str]:
 
 
 def link_folders(text: str) -> list[str]:
-    """Return the folders in which `systemctl enable` links a unit, by its `[Install]` section."""
+    """Return the folders in which `systemctl enable` links a unit, as the unit's `[Install]` section says."""
     return [
         f"{target}.{kind}"
         for name, kind in _FOLDER_OF.items()
@@ -44,13 +44,16 @@ def link_folders(text: str) -> list[str]:
 
 
 class UnitFiles:
-    """The unit files in the root of a fake, without files of the host."""
+    """The unit files in the throw-away root of a fake, without files of the host."""
 
     def __init__(self, fake: Fake) -> None:
         self._fake = fake
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the folder and the text of a unit file, or None if no unit file was written."""
+        """Return a unit file's folder and text.
+
+        Return None if neither the code under test nor a fake wrote the file.
+        """
         for folder, shown in _FOLDERS.items():
             text = self._fake.read_own_file(f"{folder}/{name}")
             if text is not None:
@@ -58,7 +61,7 @@ class UnitFiles:
         return None
 
     def names(self) -> list[str]:
-        """Return the names of the unit files that were written."""
+        """Return the names of the unit files that the code under test or a fake wrote."""
         return [
             PurePosixPath(path).name
             for folder in _FOLDERS
@@ -74,7 +77,7 @@ class UnitFiles:
         return found
 
     def _drop_ins(self, name: str) -> list[str]:
-        """Return the paths of drop-ins, in the order in which systemd applies them."""
+        """Return the paths of a unit's drop-ins, in the order in which systemd applies the drop-ins."""
         found: dict[str, str] = {}
         for folder in reversed(_FOLDERS):
             for path in self._fake.own_entries(f"{folder}/{name}.d"):

@@ -43,9 +43,10 @@ class ActiveState(Enum):
 class Unit:
     """A unit of the fake.
 
-    `text` is the unit file. The next `start_failures` starts fail; with `ALWAYS`, all starts fail.
-    `on_start` is called when the unit has been started. `starts` is the number of successful
-    starts. `running_text` is the text of the unit file and its drop-ins at the last start.
+    `text` is the text of the unit file. The next `start_failures` starts fail; with `ALWAYS`, all
+    starts fail. `on_start` is called when the unit has been started. `starts` is the number of
+    successful starts. `running_text` is the text of the unit file and its drop-ins at the last
+    start.
     """
 
     is_active: bool = False
@@ -80,7 +81,7 @@ class Unit:
         return self._setting("RemainAfterExit").lower() in {"1", "yes", "y", "true", "t", "on"}
 
     def _setting(self, name: str) -> str:
-        """Return the last value of a setting, or an empty text."""
+        """Return a setting's last value in the unit file, or an empty text if there is no value."""
         values = settings(self.text, name)
         return values[-1] if values else ""
 

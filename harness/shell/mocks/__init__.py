@@ -1,1 +1,1 @@
-"""Mocked commands: for shell code, and for Python code that runs commands."""
+"""Mocked commands for shell code, and for Python code that runs commands."""

@@ -1,4 +1,4 @@
-"""The commands of the host that code under test may run, and scripts that report other calls."""
+"""The commands of the host that code under test may run, and scripts that report calls of other commands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ KNOWN_COMMANDS = tuple(_KNOWN.split())
 
 
 def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
-    """For each name, write a script that reports calls; all scripts are hard links to one file."""
+    """Write, for each command in `names`, a script that reports calls of the command.
+
+    All scripts are hard links to one file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     script = folder.parent / f".{folder.name}-script"
     if not script.exists():
@@ -61,10 +64,11 @@ def write_denied_commands(folder: Path, names: Iterable[str]) -> None:
 
 
 def command_folders(path: str, project: Path) -> list[Path]:
-    """Return the directories with commands of the host, from `path` and the usual directories.
+    """Return the host's directories with commands, from `path` and from the usual PATH.
 
-    A directory that can't be listed is left out. A directory below `project`, which contains
-    code under test, is left out too, unless it belongs to a virtual environment.
+    A directory that can't be listed is left out. The directory `project`, which contains code under
+    test, and directories below `project` are left out too, except directories of a virtual
+    environment.
     """
     usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found: dict[Path, None] = {}
@@ -82,7 +86,7 @@ def command_folders(path: str, project: Path) -> list[Path]:
 
 
 def searched_path(path: str) -> str:
-    """Return `path` without directories that can't be listed and whose commands can't be denied."""
+    """Return `path` without directories that can't be listed, since their commands can't be denied."""
 
     def is_listed(name: str) -> bool:
         try:

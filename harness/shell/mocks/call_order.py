@@ -23,7 +23,8 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
     """Fail unless the calls were exactly `expected`; each expected call is a line of shell.
 
     In a line, a word may be a shell pattern, and `...` as the last word matches all further
-    arguments. A line `...` matches any number of calls. Raises ExpectationError with a diff.
+    arguments. A line `...` matches any number of calls. Raises ExpectationError with a diff if the
+    calls differ from `expected`.
     """
     lines = [_words(line) for line in expected]
     # the counts of calls that the lines so far can match; a line '...' adds all larger counts
@@ -45,9 +46,10 @@ def assert_calls(seen: Sequence[Call], expected: Sequence[str]) -> None:
 
 
 def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
-    """Fail unless the `expected` calls were made in this order; other calls may be among them.
+    """Fail unless the `expected` calls were made in their order; other calls may come in between.
 
-    Lines are written as for `assert_calls`. Raises ExpectationError.
+    The lines in `expected` have the same syntax as for `assert_calls`. Raises ExpectationError if
+    an expected call is missing.
     """
     at = 0
     for number, line in enumerate(expected):
@@ -76,7 +78,7 @@ def _words(line: str) -> list[str]:
 
 
 def _pattern_hint(expected: Sequence[str]) -> str:
-    """Explain the patterns in the expected lines, if there are any."""
+    """Explain the patterns in the expected lines; return an empty text if the lines contain no patterns."""
     words = [word for line in expected for word in shlex.split(line)]
     sentences: list[str] = []
     if any(sign in word for word in words for sign in "*?["):

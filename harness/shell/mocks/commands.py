@@ -79,10 +79,10 @@ class Call:
 class Answer:
     """The behaviour of a mocked command: its output, its exit code, and optionally a function.
 
-    The function `effect` gets the call; if the function returns an answer, that answer is used
-    instead. `takes_s` is the duration of the command: the mock advances the virtual clock by this
-    time, or waits in real time. If `calls_through` is true, the real command or function runs, and
-    the mock only records the call.
+    The function `effect` is called with each call; if `effect` returns an answer, that answer
+    replaces this answer. `takes_s` is the duration of the command: the mock advances the virtual
+    clock by this time, or waits in real time. If `calls_through` is true, the real command or
+    function runs, and the mock only records the call.
     """
 
     stdout: str = ""
@@ -249,7 +249,8 @@ class _Answering(abc.ABC):
 class MockedCommand(_Answering):
     """A mocked command. If the mock has rules, a call that matches no rule fails the test.
 
-    Rules of `when` apply before the default answer, even if they were added later.
+    Rules that `when` added apply before the default answer, even rules that are newer than the
+    default answer.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Finds the commands whose path shell code looks up; the mocks of these commands must be files.
 
-Other mocks are functions. For a function, `command -v NAME` prints only the name, and
-`[ -x NAME ]` fails.
+Mocks of other commands are shell functions. If NAME is a shell function, `command -v NAME` prints
+only the name, and `[ -x NAME ]` fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def looked_up(text: str) -> frozenset[str]:
 
 
 def looked_up_in_file(path: Path) -> frozenset[str]:
-    """Return the names that a script, or a script that it sources from its directory, looks up."""
+    """Return the names that a script, or a script that is sourced from the script's directory, looks up."""
     names: set[str] = set()
     paths = [path]
     for script in paths:
@@ -59,7 +59,7 @@ def looked_up_in_file(path: Path) -> frozenset[str]:
 
 
 def is_looked_up(name: str, names: frozenset[str]) -> bool:
-    """Return whether code looks up the command `name`."""
+    """Return whether the looked-up `names` contain the command `name`, or ANY_NAME for any command."""
     return name in names or ANY_NAME in names
 
 

@@ -16,7 +16,8 @@ _PATH_BYTES = 4000
 def check_mock_name(name: str, *, source: str, line: int | None = None) -> None:
     """Raise BadInputError unless `name` can be the name of a command or the path of a file.
 
-    The harness writes a script with this name, so a name with `..` could write to any path.
+    The harness writes a script under the mock's name, so a name with `..` could make the harness
+    write to any path.
     """
     if not isinstance(name, str):
         raise unexpected(name, "a text", source=source)
@@ -36,7 +37,7 @@ def can_be_function(name: str) -> bool:
 
 
 def mentioned_paths(name: str, text: str) -> set[str]:
-    """Return the absolute paths in `text` at which a `bin` or `sbin` directory has `name`."""
+    """Return the absolute paths in `text` that name the command `name` in a `bin` or `sbin` directory."""
     if f"bin/{name}" not in text:
         return set()
     path = rf"(?<![\w./$}}~*?-])(?:/[\w.+@-]+)*/s?bin/{re.escape(name)}(?![\w./+@-])"

@@ -17,7 +17,7 @@ COMMAND_NOT_FOUND = 127
 
 
 class MockRegistry:
-    """The mocks and calls of one test; `violations` says which calls the test does not expect."""
+    """The mocks and calls of one test; `violations` describes the calls that the test did not expect."""
 
     def __init__(self) -> None:
         self.commands: dict[str, MockedCommand] = {}
@@ -29,7 +29,7 @@ class MockRegistry:
         self._exported = ""
 
     def add(self, command: MockedCommand) -> None:
-        """Add a mock; it replaces an earlier mock with the same name."""
+        """Add a mock; the new mock replaces an earlier mock with the same name."""
         earlier = self.commands.get(command.name)
         if earlier is not None:
             self.replaced.append(earlier)
@@ -38,7 +38,8 @@ class MockRegistry:
     def take_unused_rules(self) -> list[str]:
         """Return the rules that no call has used, or whose answers were not all used.
 
-        Each mock is checked only once: after this call its rules may stay unused.
+        Each mock is checked only once: after this call of `take_unused_rules`, the mock's rules may
+        stay unused.
         """
         unused = [rule for mock in self.commands.values() for rule in mock.unused_rules()]
         unused += [
@@ -55,18 +56,18 @@ class MockRegistry:
         return command is not None and command.reads_stdin
 
     def find(self, name: str) -> MockedCommand | None:
-        """Return the mock of `name`, or, for a path without a mock, the mock of its last part."""
+        """Return the mock of `name`. For a path without a mock, return the mock of the path's last part."""
         return self.commands.get(name) or self.commands.get(PurePosixPath(name).name)
 
     def answers_missing(self, name: str) -> bool:
-        """Return whether a mock answers calls of a command that bash did not find."""
+        """Return whether a mock answers calls of the command `name`, which bash did not find."""
         command = self.find(name)
         return command is not None and not command.is_spy()
 
     def answer(
         self, name: str, arguments: tuple[str, ...], cwd: str, stdin: str | None, exported: str
     ) -> Answer:
-        """Return the answer to a call; record the call, or the reason why it is unexpected.
+        """Return the answer to a call; record the call, or the reason why the call is unexpected.
 
         Raises LimitError if the data of all calls exceeds the limit on output of shell code.
         """

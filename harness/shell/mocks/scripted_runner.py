@@ -1,8 +1,8 @@
 """Scripted commands for Python code: a strict `Runner` that returns recorded results.
 
 The runner is as strict as the mocked commands of shell code: it refuses any command other than the
-next command of the script, and fails the test if an expected command did not run. Both errors show
-a diff of the script and the commands that ran.
+next command of the script, and fails the test if an expected command did not run. The errors for a
+refused command and for a missing command show a diff of the script and the commands that ran.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class ScriptViolationError(BaseException):
     """The commands that ran differ from the script.
 
-    Code under test may catch every `Exception` of a command. To escape from such code, this class
-    does not derive from `Exception`.
+    This class does not derive from `Exception`, since code under test may catch every `Exception`
+    of a command.
     """
 
 
@@ -49,7 +49,8 @@ class ScriptedCall:
 class ScriptedRunner:
     """A `Runner` that accepts only the scripted commands, in their order, each once.
 
-    Use it as a context manager: at the end of the `with` block all scripted commands must have run.
+    Use the runner as a context manager: at the end of the `with` block, all scripted commands must
+    have run.
     """
 
     def __init__(self) -> None:
@@ -138,7 +139,7 @@ class ScriptedRunner:
             self._refuse(f"{missing} scripted command(s) never ran.")
 
     def transcript(self) -> str:
-        """Return a unified diff, with all lines, of the script and the commands that ran."""
+        """Return a unified diff of the script and the commands that ran, with all unchanged lines."""
         script = [call.render() for call in self._script]
         if self._ran == script:
             return "".join(f" {line}\n" for line in script)

@@ -1,4 +1,4 @@
-"""Writes scripts on PATH for mocked and denied commands; each script asks the harness."""
+"""Writes scripts on PATH for mocked and denied commands; each script gets its answer from the harness."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _script(line: str) -> str:
 
 
 def write_mock_scripts(folder: Path, names: Iterable[str]) -> None:
-    """Write a script for each mocked command; call this before code under test sees `folder`."""
+    """Write a script for each mocked command; call this function before code under test sees `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = folder / name
