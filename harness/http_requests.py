@@ -100,7 +100,10 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Return the time limit of the next wait. Raises WaitTimeoutError at the deadline."""
+        """Return the time limit of the next wait for the server.
+
+        Raises WaitTimeoutError after the deadline.
+        """
         left_s = self._deadline.cap(self._stall_s - self._waited_s)
         if self._deadline.has_passed():
             raise WaitTimeoutError("The exchange with a server did not end before its deadline.")
@@ -111,7 +114,7 @@ class Pace:
         return self._deadline.clock.monotonic()
 
     def count(self, moved: int, since: float) -> None:
-        """Count the bytes that a wait transferred; raises StalledError if the exchange is too slow."""
+        """Count the bytes transferred during one wait; raises StalledError if the exchange is too slow."""
         self._waited_s += self.now() - since
         self._moved += moved
         if self._moved >= self._stall_bytes:
@@ -152,7 +155,7 @@ class PacedFile(io.RawIOBase):
 
 
 class _PacedSocket(io.RawIOBase):
-    """The receiving side of a socket; a `Pace` limits how long its reads wait."""
+    """The receiving side of a socket; a `Pace` limits how long each read waits."""
 
     def __init__(self, sock: socket.socket, pace: Pace) -> None:
         self._socket = sock
@@ -204,7 +207,7 @@ class _PacedResponse(http.client.HTTPResponse):
             super().begin()
 
     def _read_status(self) -> tuple[str, int, str]:
-        """Read a status line, within the limit on interim responses; http.client itself has no such limit."""
+        """Read a status line; limit the number of interim responses, which http.client does not limit."""
         self._statuses += 1
         if self._statuses > _MOST_INTERIM + 1:
             raise http.client.HTTPException(f"it sent more than {_MOST_INTERIM} interim responses")
@@ -249,9 +252,10 @@ def _paced(
 def _connected(
     pace: Pace, address: tuple[str, int], timeout: float, _source: object
 ) -> socket.socket:
-    """Return a socket that is connected to the first address of a host that accepts the connection.
+    """Connect to a host's addresses in turn until one accepts, and return the connected socket.
 
-    `socket.create_connection` would wait for `timeout` at each address, even beyond the deadline.
+    `socket.create_connection` would wait up to `timeout` for each address, even beyond the deadline
+    of `pace`.
     """
     *others, last = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
     for one in others:
@@ -297,7 +301,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 class NoDowngrade(urllib.request.HTTPRedirectHandler):
     """Follows redirects to http and https, but no redirect from https to http.
 
-    Any other redirect raises HTTPError; `why_not_followed` returns the reason.
+    A redirect that is not followed raises HTTPError; `why_not_followed` returns the reason.
     """
 
     @override
@@ -376,7 +380,7 @@ class HttpOpener:
         """Return the response to a request.
 
         Raises HTTPError for an error status, RefusedUrlError for a URL that can't be requested,
-        WaitTimeoutError at the deadline of the pace, and URLError, HTTPException or OSError if the
+        WaitTimeoutError at the request's deadline, and URLError, HTTPException or OSError if the
         connection fails.
         """
         opener = urllib.request.OpenerDirector()

@@ -1,7 +1,8 @@
-"""Leases: file locks on resources of the host; a lease ends when its process ends.
+"""Leases, which are file locks on resources of the host; a lease ends with the holding process.
 
-The kernel releases a `flock` when its last descriptor is closed. So a lease needs no daemon, no PID
-file and no clean-up after `kill -9`: a resource without a holder can be leased again, or removed.
+The kernel releases a `flock` when the last descriptor of the open file is closed. A lease needs no
+daemon, no PID file and no clean-up after `kill -9`: a resource without a holder can be leased
+again, or removed.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def make_private_folder(folder: Path) -> Path:
     """Create `folder` and its missing parents, accessible to this user only, and return `folder`.
 
     Existing folders keep their mode: they may be shared, such as '/tmp'. Raises HarnessError if
-    `folder` can't be created. The error is not RequirementError, which skips tests: a run that can't
-    write must fail.
+    `folder` can't be created. The error is HarnessError and not RequirementError, which would skip
+    the tests: a run that can't write must fail.
     """
     try:
         create_folders(folder, 0o700)
@@ -81,9 +82,10 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
-    """Yield a new private folder under `parent`, and remove the folder at the end.
+    """Yield a new private folder under `parent`, and remove the folder at the end of the context.
 
-    The folder is leased while it is in use; `sweep` removes folders whose holder died.
+    The folder is leased while the context is open; if the process is killed, `sweep` removes the
+    folder later.
     """
     make_private_folder(parent)
     with _gate(parent):
@@ -102,7 +104,8 @@ def leased_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
 def temporary_folder(name: str) -> Iterator[Path]:
     """Yield a new private folder for temporary files, below this user's folder `name`.
 
-    The new folder is removed at the end. The folders of killed processes are removed first.
+    The new folder is removed at the end of the context. The folders that killed processes left
+    under `name` are removed before the new folder is made.
     """
     parent = private_folder(Path(tempfile.gettempdir()), name)
     sweep(parent)
@@ -111,12 +114,12 @@ def temporary_folder(name: str) -> Iterator[Path]:
 
 
 def abandoned(parent: Path) -> list[Path]:
-    """Return the folders under `parent` whose holder is dead: `sweep` would remove these folders."""
+    """Return the folders under `parent` whose leasing process has ended, and which `sweep` would remove."""
     return _abandoned(parent, remove=False)
 
 
 def sweep(parent: Path) -> list[Path]:
-    """Remove the folders under `parent` whose holder is dead, and return their paths."""
+    """Remove the folders under `parent` whose leasing process has ended, and return the removed paths."""
     return _abandoned(parent, remove=True)
 
 
@@ -143,7 +146,7 @@ def _abandoned(parent: Path, *, remove: bool) -> list[Path]:
 
 
 def _gate(parent: Path) -> contextlib.AbstractContextManager[None]:
-    """Serialise creation and sweeping, so that no folder is swept before it is leased."""
+    """Serialise the creation and the sweeping of folders, so that no folder is swept before it is leased."""
     return hold(
         parent / _GATE_NAME, timeout_s=_GATE_TIMEOUT_S, what="the creation and removal of folders"
     )
@@ -174,9 +177,9 @@ def hold_shared(path: Path, *, deadline: Deadline) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_exclusive(path: Path) -> Iterator[bool]:
-    """Try to lock the file `path` exclusively, and yield whether that worked.
+    """Try to lock the file `path` exclusively, and yield whether the lock was obtained.
 
-    A missing file yields True, since nobody uses the file.
+    If the file is missing, yield True, since nobody uses a missing file.
     """
     try:
         # NFS grants an exclusive lock only on a file that was opened for writing.
@@ -191,7 +194,7 @@ def try_exclusive(path: Path) -> Iterator[bool]:
 
 
 def _try_lock(path: Path, descriptor: int, how: int) -> bool:
-    """Try to lock the descriptor; return whether this succeeded and the locked file is still at `path`."""
+    """Try to lock `descriptor`; return whether it is locked, and its file is still at `path`."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         there = path.stat()

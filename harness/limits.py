@@ -1,7 +1,8 @@
-"""The limits on data and work that guests, files, servers and shell code may cause in the harness.
+"""Limits on how much data or work a guest, file, server or shell script may impose on the harness.
 
 Each limit has a name, and an environment variable that sets another value: a person who trusts a
-source can raise the limit for one run. `docs/reference/limits.md` is generated from this table.
+source can raise the limit for one run. `docs/reference/limits.md` is generated from the limits in
+this module.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PREFIX = "HARNESS_LIMIT_"
 
 
 class Unit(Enum):
-    """The unit of a limit; each member's value is the word in messages."""
+    """The unit of a limit; the value of a member is the name of the unit in messages."""
 
     KIB = "KiB"
     MIB = "MiB"
@@ -36,12 +37,12 @@ class Unit(Enum):
 
 
 class LimitError(HarnessError):
-    """A source exceeds a limit."""
+    """A source of data or work, such as a guest or a file, exceeds a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A limit on `what`, in `unit`: `default`, or the value of an environment variable.
+    """A limit on `what`, in `unit`; an environment variable can replace the value `default`.
 
     `name` consists of words joined by hyphens; it ends with the unit if the unit is a size or a
     time.
@@ -54,12 +55,12 @@ class Limit:
 
     @cached_property
     def variable(self) -> str:
-        """The environment variable that sets another value, in the limit's unit."""
+        """The name of the environment variable that replaces the default, in the limit's unit."""
         return _PREFIX + self.name.upper().replace("-", "_")
 
     @property
     def value(self) -> int:
-        """The limit's value, in its unit; raises BadInputError if the variable is invalid."""
+        """The limit's value, in `unit`; raises BadInputError if the value of the variable is invalid."""
         written = os.environ.get(self.variable, "").strip()
         if not written:
             return self.default
@@ -75,11 +76,11 @@ class Limit:
 
     @property
     def bytes(self) -> int:
-        """The limit in bytes, if its unit is a size."""
+        """The limit in bytes if `unit` is a size, else the same number as `value`."""
         return self.value * self.unit.bytes
 
     def error(self, source: str, *, remedy: str = "") -> LimitError:
-        """Return the error for a source that exceeds the limit; `remedy` is an extra sentence."""
+        """Return the error for a source that exceeds the limit; `remedy` is a sentence for the message."""
         return LimitError(
             f"{source}: {self.what}: more than {self.value} {self.unit.value}, which is the limit "
             f"'{self.name}'.{remedy and ' '}{remedy} If you trust the source, set {self.variable} to a "
@@ -87,7 +88,7 @@ class Limit:
         )
 
     def check(self, amount: float, source: str) -> None:
-        """Raise LimitError if `amount`, in units, is more than the limit."""
+        """Raise LimitError if `amount`, in the limit's unit, is more than the limit."""
         if amount > self.value:
             raise self.error(source)
 

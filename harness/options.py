@@ -67,10 +67,11 @@ class Option:
     """An option, and the setting that it sets.
 
     The setting is the field `own_field` of Settings or, if `own_field` is empty, the field with the
-    option's name. This field also contains the default. `tested` is pytest's default, if it differs
-    from the field's default. `variable` is the environment variable that is read if the option is
-    not given, and `otherwise` describes the default in help texts. If the option has an ini key,
-    `ini` is its type for pytest's `addini`.
+    option's name. The default of the field is the default of the option. `tested` is the default of
+    pytest's option, if this default differs from the default of the field. `variable` is the
+    environment variable that is read if the option is not given, and `otherwise` describes the
+    default in help texts. If the option has an ini key, `ini` is the key's type for pytest's
+    `addini`.
     """
 
     name: str
@@ -330,8 +331,8 @@ def settings_from(
     """Return the settings that options, the environment and an ini file specify.
 
     For the destination of an option, `given` returns the value from the command line, and `ini` the
-    value from the ini file; both return None if there is no value. `decided` has the settings that
-    the caller has decided already. Raises BadInputError if a value is wrong.
+    value from the ini file; both return None if there is no value. `decided` contains the settings
+    that the caller has already chosen. Raises BadInputError if a value is wrong.
     """
     values: dict[str, Any] = {}
     for option in _ROWS:

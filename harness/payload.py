@@ -1,4 +1,4 @@
-"""Packs the programs that run in the guest as reproducible zipapps, named by their digests."""
+"""Packs the guest's programs into reproducible zipapps, whose file names contain their digests."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def build_payload() -> Payload:
 
 
 def build_agent() -> Payload:
-    """Pack the installed `harness.agent`, which the loader in the guest requests."""
+    """Pack the installed `harness.agent` into the zipapp that the loader in the guest requests."""
     return _pack("agent", agent.__file__)
 
 
 def _pack(package: str, init: str) -> Payload:
     """Pack the package whose `__init__.py` is at the path `init`.
 
-    The zipapp has all sources, sorted by name, with one date, and uncompressed, so that its bytes do
-    not depend on the version of zlib.
+    The sources are sorted by name, have the same date, and are not compressed, so that the zipapp's
+    bytes do not depend on the time or the version of zlib.
     """
     root = Path(init).parent
     members = {
@@ -71,7 +71,7 @@ def _pack(package: str, init: str) -> Payload:
 
 
 def write_payload(payload: Payload, folder: Path) -> Path:
-    """Write the zipapp into `folder` under its name, and return its path.
+    """Write the zipapp into `folder` under the payload's name, and return the path of the file.
 
     Raises RequirementError if the file cannot be written.
     """

@@ -45,8 +45,8 @@ def render_figure(
     """Call `draw` with a new figure, and return the picture; `form` is `svg` or `png`.
 
     An SVG contains its words as text and not as shapes: it is small, can be searched, and uses the
-    reader's font. The ids in an SVG depend on `salt`, so that two drawings of the same data have
-    the same bytes. Raises RequirementError if matplotlib is missing.
+    reader's font. The ids in an SVG depend only on `salt`, so that two drawings of the same data
+    have the same bytes. Raises RequirementError if matplotlib is missing.
     """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an optional dependency, slow to import

@@ -1,4 +1,4 @@
-"""Copies Allure's result files of all shards into one folder, each test once."""
+"""Copies the Allure results of all shards into one folder, the results of a test from one shard only."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _OF_A_RUN = frozenset({"categories.json", "executor.json"})
 def merge_results(folders: Iterable[Path], to: Path) -> int:
     """Copy the results in `folders` to the new folder `to`, and return how many tests have results.
 
-    Names of Allure's files are unique, except for the files about the whole run. If the
-    environments of shards have different values for one name, all values are listed. If a test ran
-    again in its shard, Allure recognises the earlier result by the history id, and shows it as a
-    retry. If a test has results in two folders, only the results in the folder with the latest
-    result are copied. Raises BadInputError, which names the file, for a file that is not a result.
+    Names of Allure's files are unique, except for the files about the whole run. If the environment
+    files of shards have different values for one name, the new file lists all values. If a test ran
+    again in its shard, Allure recognises the earlier result by the history id, and shows the
+    earlier result as a retry. If two folders have results of the same test, only the folder with
+    the latest result counts for this test. Raises BadInputError, which names the file, for a file
+    that is not a result.
     """
     latest: dict[str, tuple[float, list[Path]]] = {}
     environment: dict[str, dict[str, None]] = {}
@@ -67,7 +68,7 @@ def merge_results(folders: Iterable[Path], to: Path) -> int:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file of limited size; refuse to overwrite a file of the same name."""
+    """Copy a file; raises BadInputError if `to` exists, unless the file is about the whole run."""
     if to.exists() and path.name not in _OF_A_RUN:
         raise BadInputError(
             "Another shard has a file of this name among Allure's results, and only one of the two files "
@@ -78,7 +79,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def _properties(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield names and values from a file of Java properties, without blank lines and comments."""
+    """Yield the names and values in a Java properties file; skip blank lines and comments."""
     for line in read_report(path).decode(errors="replace").splitlines():
         name, sign, value = line.partition("=")
         if sign and not line.startswith(("#", "!")):

@@ -39,14 +39,14 @@ _MEANINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReports:
-    """The folder of a shard's reports, and the shard's record."""
+    """The folder with a shard's reports, and the shard's manifest, which lists the tests that ran."""
 
     folder: Path
     manifest: ShardManifest
 
     @property
     def reports(self) -> Path:
-        """Return the folder with the reports of the shard's last start."""
+        """Return the folder with the reports of the last time that the shard was started."""
         return reports_of(self.folder, self.manifest.start)
 
     @property
@@ -54,7 +54,7 @@ class ShardReports:
         return f"{self.manifest.number}/{self.manifest.count}"
 
     def difference(self, cases: Sequence[Case]) -> str | None:
-        """Return a sentence about how the list of tests and the JUnit report differ, or None."""
+        """Return a sentence that says how the shard's list of tests and its JUnit report differ, or None."""
         manifest = self.manifest
         if pair := namesakes(manifest.tests):
             return (
@@ -75,7 +75,7 @@ class ShardReports:
         )
 
     def bad_end(self, cases: Sequence[Case]) -> str | None:
-        """Return a sentence about the run's exit status if the results do not explain it, else None."""
+        """Return a sentence about an exit status that the results of the tests do not explain, or None."""
         status = self.manifest.exit_status
         if status == 0 or (
             status == _TESTS_FAILED and any(each.problem is not None for each in cases)
@@ -107,10 +107,10 @@ def _is_shard(folder: Path) -> bool:
 
 
 def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]:
-    """Return the shards in `folders`, sorted by number, and sentences about problems of the set.
+    """Return the shards in `folders`, sorted by number, and a sentence about each problem found.
 
-    A shard without a record is one of the problems. Raises BadInputError if two folders have the
-    same shard, or if no folder has a shard.
+    A folder whose manifest can't be read is a problem, and not an error. Raises BadInputError if
+    two folders belong to the same shard, or if no folder belongs to a shard.
     """
     shards: dict[int, ShardReports] = {}
     problems: list[str] = []

@@ -41,8 +41,8 @@ _MOST_SECONDS = 1e9
 class Case:
     """A test in a JUnit report; `problem` is the message of its failure, or None.
 
-    `results` is the count of its test cases in the report; `is_of_test` is false for a module that
-    could not be collected.
+    `results` is the number of the report's `testcase` elements that are about this test;
+    `is_of_test` is false for a module that could not be collected.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Case:
 
 
 class _BoundedTree(ET.TreeBuilder):
-    """Builds a tree; refuses entities, deep nesting and more elements than pytest ever writes."""
+    """Builds a tree of XML; refuses entities, deep nesting and more elements than pytest ever writes."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def _case(name: str, elements: Sequence[ET.Element], shard: str) -> Case:
 
 
 def case_name(test_id: str, prefix: str = "") -> str:
-    """Return the `Case` name of a test: class name and name, as pytest derives them from the id.
+    """Return the name of a test in a `Case`: the class name and the name in pytest's JUnit report.
 
     `prefix` is the value of pytest's `--junit-prefix`.
     """
@@ -209,7 +209,7 @@ def namesakes(tests: Sequence[str]) -> tuple[str, str] | None:
 def differences(
     tests: Sequence[str], repeated: Iterable[str], cases: Sequence[Case], prefix: str
 ) -> dict[str, list[str]]:
-    """Return the tests that differ between the list and the JUnit report of a shard, by kind.
+    """Return, by kind of difference, the tests for which a shard's list and JUnit report differ.
 
     `repeated` are the tests in the list that ran more than once.
     """

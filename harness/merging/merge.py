@@ -37,8 +37,8 @@ _BENCH_FILES = "bench*.json"
 class Merged:
     """The merged results of the shards.
 
-    `problems` are sentences about an incomplete set; `bad_ends` are sentences about shards whose
-    results do not explain their exit status.
+    `problems` are sentences about missing or repeated parts; `bad_ends` are sentences about shards
+    whose results do not explain their exit status.
     """
 
     cases: Sequence[Case]
@@ -53,12 +53,12 @@ class Merged:
 def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) -> Merged:
     """Write the merged reports of the shards in `folders` to `to`.
 
-    With `is_partial`, an incomplete set is merged too, and the summary says what is missing. The
-    merged coverage of shell code has the paths of scripts below `root`, although each shard may have
-    its checkout in another folder.
+    With `is_partial`, an incomplete set of shards is merged too, and the summary says what is
+    missing. In the merged coverage of shell code, the paths of scripts are below `root`, even if a
+    shard had its checkout in another folder.
 
-    Raises BadInputError, before anything is written, if the set has gaps or overlaps, or if `to`
-    contains other reports.
+    Raises BadInputError, before anything is written, if shards or tests are missing or repeated, or
+    if `to` contains other reports.
     """
     shards, problems = read_shards(find_folders(folders))
     for each in shards:
@@ -113,7 +113,7 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
 
 
 def _require_own(to: Path) -> None:
-    """Refuse a folder with reports but without a merge's summary, which a merge writes first."""
+    """Refuse a folder with reports but no summary of a merge: a merge writes the summary before reports."""
     found = [name for name in (SUMMARY, ALLURE, *_FILES) if (to / name).exists()]
     if found and not ((to / _SUMMARY_PART).exists() or _is_of_a_merge(to / SUMMARY)):
         raise BadInputError(

@@ -1,4 +1,4 @@
-"""Renders a page in Markdown about all shards, for a CI job: figures, and failures by cause."""
+"""Renders a Markdown page about all shards for a CI job, with figures and with failures by cause."""
 
 from __future__ import annotations
 

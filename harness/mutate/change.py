@@ -38,7 +38,7 @@ FLIPPED = {
 class Mutant:
     """A change of a script: `new` replaces the bytes from `start` to `end`.
 
-    The mutant takes effect if a command that begins on one of the lines `reached_by` runs.
+    The mutant takes effect if a command runs that begins on one of the lines `reached_by`.
     """
 
     operator: Operator
@@ -101,7 +101,7 @@ def instead(operator: Operator, node: Node, new: str, anchor: Node | None = None
 
 
 def without(script: Script, operator: Operator, first: Node, last: Node) -> Change:
-    """Return a change that removes the text from `first` to `last`, and the blanks before it."""
+    """Return a change that removes the text from `first` to `last`, and the blanks before `first`."""
     start = first.start_byte
     while script.text[start - 1 : start] in {b" ", b"\t"}:
         start -= 1

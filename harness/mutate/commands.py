@@ -103,7 +103,7 @@ def _is_wrapper(name: str) -> bool:
 
 
 def _called(script: Script, name: str, words: list[Node]) -> tuple[str, list[Node]]:
-    """Return the program that a command or its wrapper calls, and the program's arguments."""
+    """Return the program that a command calls, itself or by a wrapper, and the program's arguments."""
     if not _is_wrapper(name):
         return name.rpartition("/")[2], words
     inner = _wrapped(script, words)
@@ -214,7 +214,7 @@ def _fields(script: Script, node: Node, name: str, words: list[Node]) -> Iterato
 
 
 def _other_mode(text: str) -> str:
-    """Return a mode that lets other users write, or that denies other users access if they may write."""
+    """Return a mode that lets others write or, if others can write already, denies others access."""
     mode = int(text, 8)
     other = mode | 0o022 if mode | 0o022 != mode else mode & ~0o077
     return f"{other:0{len(text)}o}"

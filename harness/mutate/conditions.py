@@ -1,4 +1,4 @@
-"""Plants defects in lists (`a && b`), tests, branches and loops."""
+"""Plants defects in lists (`a && b`), test commands (`[ … ]`), branches and loops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def change_list(script: Script, node: Node) -> Iterator[Change]:
 
 
 def _ends_as_it_would(script: Script, node: Node, right: Node) -> bool:
-    """Return whether `a || return` is the end of a function, where `|| return` has no effect."""
+    """Return whether `a || return` ends a function, so that `|| return` has no effect."""
     block = node.parent
     return (
         script.of(right) in {"return", "return $?"}
@@ -63,7 +63,7 @@ _NOT_EMPTY = re.compile(r"""\[\[? (?:-n|! -z) "?(?P<value>\$\w+|\$\{\w+\})"? \]\
 
 
 def _needs_a_number(script: Script, left: Node, right: Node) -> bool:
-    """Return whether a test for an empty value guards a test that needs a number."""
+    """Return whether a test command like `[ -n $n ]` guards a comparison that needs `$n` to be a number."""
     found = _NOT_EMPTY.match(script.of(left))
     number = re.match(r"""\[ "?(\$\{?\w+\}?)"? -(?:eq|ne|lt|le|gt|ge) """, script.of(right))
     return found is not None and number is not None and found["value"] == number[1]
@@ -99,9 +99,10 @@ def change_test(script: Script, node: Node) -> Iterator[Change]:
 
 
 def _fewer_tests(script: Script, node: Node, signs: list[Node]) -> Iterator[Change]:
-    """Yield changes that each leave out one part of a test with `&&`, `||`, `-a` or `-o`.
+    """Yield changes that each leave out one part of a `[[ … ]]` with `&&`, `||`, `-a` or `-o`.
 
-    The parts are found by their positions, since the parser reads `a = b && c` as `a = (b && c)`.
+    The parts of a test command are found by their positions, since the parser reads `a = b && c` as
+    `a = (b && c)`.
     """
     joins = sorted(
         (sign.start_byte, sign.end_byte)
@@ -127,7 +128,7 @@ def _sign_of(expression: Node) -> Node | None:
 
 
 def change_arithmetic(script: Script, node: Node) -> Iterator[Change]:
-    """Yield changes of operators in `((…))` and `$((…))`; for tests, see `change_test`."""
+    """Yield changes of operators in `((…))` and `$((…))`; `change_test` does the same for `[[ … ]]`."""
     if test_around(node) is not None:
         return
     sign = next((c for c in node.children if script.of(c) in _ARITHMETIC and not c.children), None)

@@ -1,8 +1,8 @@
 """Finds the mutants of a script; each mutant changes a few bytes.
 
-Changes without an effect on behaviour are left out, as far as the parse tree shows this: changes of
-messages, of a final `return 0`, of quotes around a value that is always one word, and of `local` if
-no caller has a variable with that name.
+A change is left out if the parse tree shows that the change has no effect on behaviour: a change of
+a message, of a final `return 0`, of quotes around a value that is always one word, or of `local` if
+no caller has a variable with the same name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def mutants_of(text: bytes, *, messages: bool = False) -> list[Mutant]:
     """Return the mutants of a bash script, sorted by their position in the script.
 
-    With `messages`, mutants also change the texts that `echo` and log functions print.
+    With `messages`, the mutants include changes of the texts that `echo` and log functions print.
     """
     script = Script(text, messages=messages)
     found: dict[bytes, Mutant] = {}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Operator(Enum):
-    """A kind of defect. The value is the kind's name in reports; `what` describes the kind."""
+    """A kind of defect. The value of a member is the kind's name in reports; `what` describes the kind."""
 
     what: str
 

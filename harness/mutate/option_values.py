@@ -1,4 +1,4 @@
-"""Lists the options that take a value, since mutants leave out an option only with its value."""
+"""Lists options of programs that take a value: a mutant leaves out such an option with its value."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def is_option(text: str) -> bool:
 
 
 def is_known(program: str) -> bool:
-    """Return whether this module lists the options of a program that take a value."""
+    """Return whether this module lists which options of a program take a value."""
     return program in _WITH_VALUE
 
 
 def option_values(program: str, texts: list[str]) -> dict[int, int]:
-    """Return the position of each option's value, and the length of the rest of the option's word.
+    """Map the position of each option's value to how many characters of the option's word to keep.
 
-    The rest is the word without the option: nothing, or the first letters of a word like `-fsSo`.
+    The number is 0 for a word like `-o`, and 4 (for `-fsS`) for a word like `-fsSo`.
     """
     known = _WITH_VALUE.get(program)
     found: dict[int, int] = {}

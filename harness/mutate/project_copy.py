@@ -29,7 +29,7 @@ _NOT_COPIED = frozenset(
 
 
 class Project:
-    """The files to copy: with git, the files that git tracks or would add; else all files.
+    """The files to copy: the files that git tracks or would add or, without git, all files.
 
     `top` is the directory that is copied; tests run in `start`, which is `top` or a directory
     below `top`. Files in `without`, such as reports of an earlier run, do not belong to the
@@ -70,7 +70,7 @@ class Project:
         return result.stdout if result.ok else None
 
     def files(self) -> list[Path]:
-        """Return the paths of the project's files below `top`, in order."""
+        """Return the sorted paths of the project's files, relative to `top`."""
         listed = None
         if self.has_git:
             listed = self._git(
@@ -148,7 +148,7 @@ class Project:
 
 
 def parse_changed_lines(diff: str) -> set[int]:
-    """Return the lines that a diff without context adds, and the lines around removed lines."""
+    """Return the numbers of lines that a diff without context adds, and of lines next to removed lines."""
     lines: set[int] = set()
     for line in diff.splitlines():
         if line.startswith("@@ "):
@@ -164,7 +164,7 @@ def parse_changed_lines(diff: str) -> set[int]:
 
 
 def digest_of_all(digests: Mapping[str, str], without: Iterable[str]) -> str:
-    """Return one digest of all files except the given files."""
+    """Return one digest of all files in `digests` except the files in `without`."""
     left_out = set(without)
     lines = [
         f"{name}\0{digest}\n" for name, digest in sorted(digests.items()) if name not in left_out

@@ -30,7 +30,7 @@ FORMAT = 1
 
 
 def by_function(results: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
-    """Group results by script and function, in the order of the text."""
+    """Group results by script and function; keep the order of the results."""
     found: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         found[str(result.script), result.mutant.function or _TOP_LEVEL].append(result)

@@ -1,4 +1,4 @@
-"""Stores results of mutants by the content of scripts and tests, so that a run can be resumed."""
+"""Stores results of mutants under digests of scripts and tests, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Outcome(Enum):
 
 @dataclass(kw_only=True)
 class Reach:
-    """The lines of each script that a test runs without a mutant, and the test's duration.
+    """The lines of scripts that run in a test without a mutant, and the test's duration.
 
-    `read` lists the scripts that the test's process reads. Any line of such a script may affect the
-    test.
+    `read` lists the scripts that the test's process opens, but of which no line runs. Any line of a
+    script in `read` may affect the test.
     """
 
     lines: dict[str, list[int]]
@@ -52,7 +52,7 @@ class Reach:
 class Tried:
     """The known results of a mutant: tests that passed, and tests that failed or timed out.
 
-    Tests are identified by the digests of their files.
+    A test's result counts only while the test's file has the digest that is stored with the result.
     """
 
     passed: dict[str, str] = field(default_factory=dict)

@@ -40,7 +40,7 @@ _UNKNOWN_WITH_MACHINES = Cost(cpu_s=3600.0, wall_s=600.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of a run; `until` is the run's end by `time.monotonic`, or None for no limit."""
+    """The options of a run; `until` is the value of `time.monotonic` at which the run ends, or None."""
 
     project: Project
     tests: TestChoice
@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A mutant, its result, the tests that reach its line, and the test that noticed it."""
+    """A mutant, its outcome, the tests that reach the mutant, and the test that noticed the mutant."""
 
     script: Path
     mutant: Mutant
@@ -65,7 +65,10 @@ class Result:
 
 @dataclass(kw_only=True)
 class Report:
-    """The results of a run. `unfit` maps tests that fail without a mutant to the reason."""
+    """The results of a run.
+
+    `unfit` maps each test that fails even without a mutant to the reason of the failure.
+    """
 
     results: list[Result]
     texts: Mapping[Path, bytes]
@@ -156,7 +159,7 @@ class _Run:
         return str(found.relative_to(top)) if found.is_relative_to(top) else path
 
     def _digests_of_tests(self, paths: set[str]) -> dict[str, str]:
-        """Return a digest of each test file together with the other test files that the file names."""
+        """Return a digest of each test file, combined with the other test files that the file mentions."""
         texts = {path: Path(path).read_bytes() for path in sorted(paths)}
         own = {
             path: self.digests.get(self._inside(path)) or hashlib.sha256(text).hexdigest()
@@ -372,7 +375,7 @@ class _Run:
         digests: Mapping[str, str],
         places: Sequence[tuple[str, int]],
     ) -> tuple[Outcome | None, str | None]:
-        """Store these tests' results; return the outcome, and the test that noticed the mutant."""
+        """Store the results from `answer`; return the outcome, and the test that noticed the mutant."""
         if answer.failed is None and not answer.timed_out and not answer.died:
             with self.lock:
                 self.results.keep_passed(key, digests)
@@ -415,8 +418,9 @@ def _ordered(
 ) -> list[str]:
     """Return the tests file by file; begin with the file that probably notices the mutant soonest.
 
-    First come files with tests that noticed other mutants on the same line, then files with tests
-    that run few lines of the script. Examples of a spec keep their order.
+    Files with tests that noticed other mutants on the same line come before all other files; among
+    the others, files with tests that run few lines of the script come first. The examples of a spec
+    file keep their order.
     """
     files: dict[str, list[str]] = defaultdict(list)
     for test in reaches:  # in the order of collection

@@ -43,9 +43,9 @@ _PLAIN_DEFAULT = re.compile(rb"""["']?\$\{\w+:?[-=]["']?[\w./:=@%+,-]+["']?\}["'
 
 
 class Script:
-    """A script and its parse tree; positions are in bytes.
+    """A script and its parse tree; positions are byte offsets.
 
-    With `messages`, no statement is treated as a message.
+    With `messages`, a statement that only prints a message is treated like any other statement.
     """
 
     def __init__(self, text: bytes, *, messages: bool = False) -> None:
@@ -130,7 +130,7 @@ class Script:
 
     @functools.cached_property
     def message_functions(self) -> set[str]:
-        """Functions that only print."""
+        """The names of the script's functions that only print messages."""
         return {
             name
             for name, function in self.functions.items()
@@ -184,10 +184,10 @@ class Script:
         return False
 
     def in_message(self, node: Node, *, whole: bool = False) -> bool:
-        """Return whether `node` is a part of a message, or of the text of a command that exits.
+        """Return whether `node` is part of a message, or of a command that prints text and exits.
 
-        With `whole`, the mutant changes the whole statement, so the text of a command that exits is
-        not regarded as a message.
+        `whole` says that a mutant changes the whole statement `node`: then a command that prints a
+        text and exits does not count, since a mutant may remove the exit.
         """
         if not self._knows_messages:
             return False
@@ -303,10 +303,10 @@ class Script:
         )
 
     def leaks(self, variable: str, function: str) -> bool:
-        """Return whether `variable` would change another variable if `function` did not declare it `local`.
+        """Return whether `function` would set a caller's variable if `variable` were not `local`.
 
-        The other variable belongs to the top level, or to a direct or indirect caller that uses it
-        after the call.
+        The caller may be direct, indirect or the top level, and must use the variable after the
+        call.
         """
         return any(
             self.function_of(use) == self.function_of(call)
@@ -317,7 +317,7 @@ class Script:
         )
 
     def _calls_of(self, function: str) -> list[Node]:
-        """Return the calls of a function, the calls of its callers, and so on."""
+        """Return the calls of a function, and the calls of its direct and indirect callers."""
         found: list[Node] = []
         seen = {function}
         waiting = [function]
@@ -333,7 +333,7 @@ class Script:
     # --- places ------------------------------------------------------------------------------
 
     def lines_of(self, anchor: Node) -> frozenset[int]:
-        """Return the first lines of the commands whose execution shows that `anchor` ran."""
+        """Return the numbers of the first lines of the commands whose execution shows that `anchor` ran."""
         line = anchor.start_point[0] + 1
         around = [c.first for c in self.commands if c.first <= line <= c.last]
         if not around:
@@ -390,7 +390,7 @@ def _is_in_loop(node: Node) -> bool:
 
 
 def below(node: Node, kind: str) -> Iterator[Node]:
-    """Yield the nodes of a kind in `node`."""
+    """Yield each node whose type is `kind` in the tree below `node`, including `node`."""
     waiting = [node]
     while waiting:
         each = waiting.pop()
@@ -405,7 +405,7 @@ def _names(command: Node) -> list[Node]:
 
 
 def arguments(command: Node) -> list[Node]:
-    """Return the words of a command after its name."""
+    """Return the words that follow the name of a command."""
     return list(command.children_by_field_name("argument"))
 
 

@@ -63,7 +63,7 @@ def change_subshell(script: Script, node: Node) -> Iterator[Change]:
 
 
 def change_check(script: Script, node: Node) -> Iterator[Change]:
-    """Swap a check with the step after it."""
+    """Swap a check (an `if` that leaves the function, loop or script) with the command after the check."""
     if is_statement(node):
         yield from _swapped(script, node)
 
@@ -98,7 +98,7 @@ def _left_out(script: Script, node: Node) -> Iterator[Change]:
 
 
 def is_last_success(script: Script, node: Node) -> bool:
-    """Return whether a `return` or `return 0` is redundant at the end of a function."""
+    """Return whether a statement such as `return 0` is redundant, since it ends a function or the script."""
     if script.of(node) not in {"return", "return 0", "exit", "exit 0", "exit $?", "return $?"}:
         return False
     block = node.parent
@@ -134,7 +134,7 @@ _ENABLING = re.compile(r"\bsystemctl (?:-q |--quiet )?(?:enable|disable)\b(?!.*-
 
 
 def _related(script: Script, one: Node, other: Node) -> bool:
-    """Return whether two commands have a word in common; else their order rarely matters."""
+    """Return whether two commands have a word in common, since otherwise their order rarely matters."""
     first, second = (set(_WORD.findall(script.of(each))) for each in (one, other))
     return bool(first & second - _COMMON_WORDS)
 
@@ -147,7 +147,7 @@ def _is_step_before(script: Script, node: Node, after: Node) -> bool:
 
 
 def _is_check(script: Script, node: Node) -> bool:
-    """Return whether an `if` without an `else` leaves the function, the loop or the script."""
+    """Return whether `node` is an `if` that has no `else`, and can leave the function, loop or script."""
     return (
         node.type == "if_statement"
         and not any(child.type in {"else_clause", "elif_clause"} for child in node.children)

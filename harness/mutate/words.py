@@ -20,7 +20,7 @@ _ALWAYS_ONE_WORD = re.compile(r"""\$(?:[?#$!]|\{#)""")
 
 
 def anchors(script: Script, pattern: Node, anchor: Node) -> Iterator[Change]:
-    """Yield changes that remove the `^` or the `$` of a pattern, also inside of quotes."""
+    """Yield changes that remove the `^` or the `$` of a pattern, which may be quoted."""
     text = script.of(pattern)
     quote = text[:1] if text[:1] in {"'", '"'} else ""
     inner = text[1:-1] if quote else text
@@ -69,7 +69,7 @@ def _is_one_word(script: Script, word: Node) -> bool:
 
 
 def _has_same_before(script: Script, word: Node, node: Node) -> bool:
-    """Return whether the same quotes occur earlier in the function, where a mutant removes them."""
+    """Return whether the same quoted word occurs earlier in the function, so that a mutant exists already."""
     text = script.of(word)
     if text in {'"$@"', '"${@}"'}:
         return False
@@ -128,7 +128,7 @@ def change_assignment(script: Script, node: Node) -> Iterator[Change]:
 
 
 def _is_declared(node: Node) -> bool:
-    """Return whether a declaration such as `local x=` only declares a variable."""
+    """Return whether `node` is in a declaration such as `local x=`, which only declares a variable."""
     return node.parent is not None and node.parent.type == "declaration_command"
 
 
@@ -142,7 +142,7 @@ def _fewer_elements(script: Script, array: Node, node: Node) -> Iterator[Change]
 
 
 def change_expansion(script: Script, node: Node) -> Iterator[Change]:
-    """Change `${…}`: a default, a required value, a removed prefix or suffix."""
+    """Yield changes of `${…}`: of its default, its required value, or its removed prefix or suffix."""
     anchor = next(
         (a for a in ancestors(node) if a.type in {"command", "variable_assignment"}), node
     )
@@ -227,7 +227,7 @@ def change_redirect(script: Script, node: Node) -> Iterator[Change]:
 
 
 def change_redirect_order(script: Script, statement: Node) -> Iterator[Change]:
-    """Swap `2>&1` and the redirection of stdout next to it, so that stderr stays the old stdout."""
+    """Swap `2>&1` and an adjacent redirection of stdout, so that stderr gets another target."""
     body = statement.child_by_field_name("body")
     is_used = script.has_used_output(body or statement)
     for one, other in itertools.pairwise(redirects_of(statement)):

@@ -1,4 +1,4 @@
-"""Runs the tests of mutants, one mutant at a time, by a pytest process in a copy of the project."""
+"""Runs tests with one mutant at a time, in a pytest process that works in a copy of the project."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WALL_FACTOR, _WALL_MORE_S = 10.0, 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class TestChoice:
-    """The tests of a run: the tests on the command line, with or without tests on machines."""
+    """The choice of a run's tests: the paths on the command line, with or without tests on machines."""
 
     __test__ = False  # otherwise, pytest would collect this class as a test
 
@@ -52,7 +52,7 @@ class TestChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The durations of the slowest of several tests."""
+    """The longest CPU time and the longest duration among several tests."""
 
     cpu_s: float
     wall_s: float
@@ -60,7 +60,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The results of the tests of one request; `why` is the reason for the failure."""
+    """The result of one request to run tests; `why` is the reason why the test `failed` has failed."""
 
     failed: str | None
     why: str
@@ -88,7 +88,10 @@ class Worker:
         self._lines: Iterator[str] = iter(())
 
     def begin(self, *, collecting: bool) -> dict[str, Any]:
-        """Start pytest; return the collected tests. With `collecting`, each run collects again."""
+        """Start pytest, and return the collected tests.
+
+        With `collecting`, return an empty dict, since each call of `run` collects the tests again.
+        """
         self.close()
         self._open = contextlib.ExitStack()
         self._log = self._folder / "log"

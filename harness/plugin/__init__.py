@@ -149,7 +149,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _require_named(settings: Settings, *, image: str) -> None:
     """Raise BadInputError or RequirementError if an image or a QEMU that the user named is missing.
 
-    Without this check, each test would fail because of the image, or be skipped because of QEMU.
+    Without this check, a missing image would let each test fail, and a missing QEMU would let each
+    test be skipped.
     """
     if settings.qemu != Settings().qemu and shutil.which(settings.qemu) is None:
         raise BadInputError(
@@ -172,7 +173,7 @@ def _require_named(settings: Settings, *, image: str) -> None:
 
 
 def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
-    """Return the value of --failure-checkpoint, or NEVER with --pdb, since a save unplugs GPUs."""
+    """Return the value of --failure-checkpoint, or NEVER with --pdb: saving a machine unplugs its GPUs."""
     if config.getoption("usepdb", default=False):
         return FailureCheckpoint.NEVER
     return FailureCheckpoint(config.getoption("--failure-checkpoint"))
@@ -181,8 +182,8 @@ def _failure_checkpoint(config: pytest.Config) -> FailureCheckpoint:
 def _machine_shell(config: pytest.Config) -> MachineShell | None:
     """Return the value of --machine-shell.
 
-    Raises BadInputError if workers of xdist run the tests, since workers have no terminal, and for a
-    --machine-shell-command with an unclosed quotation mark.
+    Raises BadInputError for a --machine-shell-command with an unclosed quotation mark, and if
+    workers of xdist run the tests, since workers have no terminal.
     """
     word = config.getoption("--machine-shell")
     if word is None:
@@ -205,8 +206,8 @@ def _machine_shell(config: pytest.Config) -> MachineShell | None:
 def _provisioner(word: str, root: Path) -> str:
     """Return the provisioner's name, or the absolute path of its file.
 
-    Raises BadInputError if there is no such provisioner. Without this check, every test that boots
-    a node would report the error.
+    Raises BadInputError if no provisioner has the name or the path `word`. Without this check,
+    every test that boots a node would report the error.
     """
     if word == PROVISIONER:
         return word

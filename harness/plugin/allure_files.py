@@ -31,9 +31,9 @@ _TEXTS = (".txt", ".json", ".xml", ".csv", ".tsv", ".yaml", ".uri")
 class AllureFiles(AllureFileLogger):
     """Replaces Allure's own writer, and writes the same files.
 
-    A lone surrogate or a full disk makes Allure's own writer end the run. This writer escapes
-    unprintable characters, and continues when it can't write a file. `error` contains the name of
-    the first file that could not be written, and the reason.
+    A lone surrogate or a full disk makes Allure's own writer end the run. AllureFiles escapes
+    unprintable characters, and lets the run continue if a file can't be written. `error` contains
+    the name of the first file that could not be written, and the reason.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -67,7 +67,7 @@ _CATEGORIES = (
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Register the plug-in that completes Allure's results, if this run writes results.
+    """Register the plug-in that completes Allure's results, if this run writes Allure results.
 
     Raises BadInputError for an unknown severity.
     """
@@ -98,7 +98,7 @@ def _severities(config: pytest.Config) -> dict[str, str]:
 class AllureReport:
     """Completes each result just before Allure writes it, and describes the run after the last result.
 
-    Only the run's controller writes the files about the run; workers of xdist send the facts of
+    Only the run's controller writes the files about the run; workers of xdist send the facts about
     their machines to the controller.
     """
 
@@ -167,7 +167,7 @@ class AllureReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Store the facts of a worker's machines, and its error about an unwritten file."""
+        """Store a worker's facts about machines, and its error about a file that it could not write."""
         self._unwritten = self._unwritten or getattr(node, "workeroutput", {}).get(_UNWRITTEN)
         for name, values in getattr(node, "workeroutput", {}).get(_CARRIED, {}).items():
             self._environment.setdefault(name, set()).update(values)
@@ -188,7 +188,7 @@ class AllureReport:
 
     @allure_commons.hookimpl(tryfirst=True)
     def report_result(self, result: TestResult) -> None:
-        """Complete a test's result, which Allure's own plugin then writes."""
+        """Complete a test's result before AllureFiles writes the result."""
         item = self._item
         if item is None or result.fullName is None:
             return
@@ -209,7 +209,7 @@ class AllureReport:
 
     @allure_commons.hookimpl(tryfirst=True)
     def report_container(self, container: TestResultContainer) -> None:
-        """Name a fixture's teardown after the fixture, without the functions that allure-pytest adds."""
+        """Name a fixture's teardown after the fixture, without the function name from allure-pytest."""
         ends = [each for each in container.afters if each.status is not None]
         for each in ends:
             each.name = each.name.partition("::")[0]
@@ -298,7 +298,7 @@ class AllureReport:
 def _digests_of_any_text() -> Iterator[None]:
     """Let Allure accept parameters with a lone surrogate, for which Allure's digest function fails.
 
-    Allure's function replaces an object other than a text by its representation.
+    As in Allure's own function, the `repr` of an object that is not a string is digested.
     """
 
     def md5_of_bytes(*parts: object) -> str:

@@ -37,7 +37,7 @@ def docstring_of(item: object) -> str | None:
 
 
 def words_of(docstring: str | None, case: str | None) -> TestWords:
-    """Return a test's title (the first sentence, with the id `case`) and the other sentences."""
+    """Return a test's title (the docstring's first sentence, and the id `case`) and the docstring's rest."""
     text = inspect.cleandoc(docstring or "")
     if not text:
         return TestWords(title=None, description=None)
@@ -52,10 +52,11 @@ def words_of(docstring: str | None, case: str | None) -> TestWords:
 
 
 def suites_of(node_id: str) -> dict[str, str]:
-    """Return the suite labels of a test by its node id.
+    """Return Allure's suite labels for a test, derived from the test's node id.
 
-    The two top folders name the parent suite. The next folder names the suite; if there is no such
-    folder, the file names it. The rest of the path names the sub suite.
+    The two top folders of the path name the parent suite. The third folder names the suite; if
+    there is no third folder, the file names the suite. The other folders, the file and the classes
+    name the sub suite.
     """
     # Split at `::` first, since a path may have brackets too.
     path, _, rest_of_id = node_id.partition("::")
@@ -88,8 +89,9 @@ def shown_parameters(
 ) -> dict[str, str]:
     """Return the parameters of a test as strings that do not depend on the process or the checkout.
 
-    Allure recognises a test in other runs by these strings. `case`, pytest's id of the parameters,
-    replaces a string that contains a memory address. `root` is the checkout.
+    Allure recognises a test in other runs by the returned strings. `case`, pytest's id of the
+    parameters, replaces a string that contains a memory address. `root` is the folder of the
+    checkout.
     """
     return {
         name: (_text(value) or case or type(value).__qualname__).replace(f"{root}/", "")
@@ -100,7 +102,7 @@ def shown_parameters(
 def history_id(full_name: str, parameters: Iterable[tuple[str, str]]) -> str:
     """Return the id by which Allure 2 recognises a test in all runs, whatever the order of parameters.
 
-    Allure 3 makes its own id from the same values.
+    Allure 3 makes its own id from the test's full name and parameters.
     """
     parts = [full_name, *(f"{name}={value}" for name, value in sorted(parameters))]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]

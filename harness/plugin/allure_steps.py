@@ -1,4 +1,4 @@
-"""Shows the harness's steps as Allure's steps of the test or the fixture that runs them."""
+"""Shows each step of the harness as an Allure step of the test or the fixture that runs the step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class StepResults(Protocol):
 class AllureSteps:
     """Reports steps to Allure.
 
-    Inner steps that are reported after their outer step has ended are added to Allure's object of the
-    outer step. Allure writes this object with its test or fixture. The added steps replace inner steps
-    that were reported earlier.
+    Inner steps that are reported after their outer step has ended are added to Allure's object of
+    the outer step. Allure writes the object of a step when Allure writes the test or the fixture.
+    Each report of inner steps replaces the inner steps that were reported earlier.
     """
 
     def __init__(self, results: StepResults) -> None:

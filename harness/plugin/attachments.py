@@ -1,4 +1,4 @@
-"""Attaches files of kept evidence, with types and names, to Allure's result: one step per folder."""
+"""Attaches the files of kept evidence to a test's Allure result, in one step for each folder."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _RECORDING_TYPE = "application/x-asciicast"
 
 
 def attach(folder: Path, name: str) -> None:
-    """Attach the files of the evidence folder called `name`, within a step for each of its folders."""
+    """Attach the files of the evidence folder called `name`, with one Allure step for each subfolder."""
     declaration = _declaration(folder)
     found: dict[str, list[Path]] = {}
     for path in _attached(folder, declaration):
@@ -118,7 +118,7 @@ def _attach_file(path: Path, name: str, *, is_of_guest: bool) -> None:
 
 
 def _name(path: Path, top: Path, declaration: Declaration | None) -> str:
-    """Return a file's title: its event's name, its path in the guest, or its path in the folder."""
+    """Return a file's title: the names of its events, or its path in the guest or in the folder."""
     relative = path.relative_to(top).as_posix()
     if top.name != "files":
         return relative
@@ -146,7 +146,7 @@ def _declaration(folder: Path) -> Declaration | None:
 
 
 def _declared(declaration: Declaration | None) -> Iterator[str]:
-    """Yield patterns of the files that the provisioner declares."""
+    """Yield patterns for the paths of evidence files that the provisioner's declaration names."""
     if declaration is None:
         return
     for path in (*declaration.outcome.paths, *declaration.files):

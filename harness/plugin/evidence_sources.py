@@ -32,14 +32,14 @@ class NodeEvidenceSource:
 
     @property
     def machine(self) -> LabMachine:
-        """Return the machine, which ends with the test."""
+        """Return the node's machine, which ends with the test."""
         return self.node.machine
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
-        """Keep all evidence that the test has gathered, the latest in the top folder.
+        """Keep all evidence that the test has gathered, the latest evidence directly in `folder`.
 
-        If `error` does not name a folder of this evidence, evidence is gathered once more, because the
-        node may have changed. If this last gathering fails, the earlier evidence is kept, and then the
+        If `error` names no folder of the gathered evidence, evidence is gathered again, because the
+        node may have changed. If gathering again fails, the earlier evidence is kept, and then the
         exception is raised.
         """
         gathered, failed = self.node.gathered, None
@@ -77,7 +77,7 @@ class MachineEvidenceSource:
         return self.machine.name
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
-        """Keep the evidence that can be gathered now."""
+        """Gather the evidence that is available at this moment, and keep it in `folder`."""
         evidence = collect_available(self.machine)
         yield evidence.folder, completed(self.machine, evidence.copy_to(folder), error)
         if (folder / STATES).is_dir():
@@ -92,7 +92,7 @@ class GatheredEvidenceSource:
     evidence: Evidence
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
-        """Copy the evidence."""
+        """Copy the evidence into `folder`."""
         del error
         yield self.evidence.folder, self.evidence.copy_to(folder)
 
@@ -105,7 +105,7 @@ class RegistryLogSource:
     name: str = "registry"
 
     def gather(self, folder: Path, error: BaseException | None) -> Iterator[tuple[Path, Path]]:
-        """Write the log."""
+        """Write the registry's log into `folder`."""
         del error
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "requests.txt").write_text(self.log.render(), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Adds files to a failed test's evidence: history, timeline, versions, locals, and an archive.
 
-No error here may hide the test's failure, so errors are written into a file of the bundle.
+An error in this module must not hide the test's failure, so such errors are written into a file of
+the bundle.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ _LEFT_OUT = "left-out.txt"
 
 
 def completed(machine: LabMachine, folder: Path, error: BaseException | None) -> Path:
-    """Add a machine's history, timeline and more to its kept evidence, and return the folder.
+    """Add history, timeline and other files to a machine's kept evidence, and return the folder.
 
-    Evidence of a passed test, which `--evidence=always` keeps, gets history and timeline only.
+    If the test passed and `--evidence=always` keeps the evidence, only history and timeline are
+    added.
     """
     of_failure = () if error is None else (_add_difference, _add_versions)
     for add in (collect_history, *of_failure, _add_timeline):
@@ -88,7 +90,7 @@ def finish_bundle(
     *,
     run_started_s: float,
 ) -> None:
-    """Write the failing line with its locals, and the archive; remove old bundles beyond the limits.
+    """Write the traceback with local variables, and the archive; remove bundles beyond the limits.
 
     Bundles that were made since the run started are not removed.
     """

@@ -1,4 +1,4 @@
-"""Prints why tests failed or were skipped, in whole lines, since pytest truncates its summary's lines."""
+"""Prints why tests failed or were skipped, since pytest's summary has only truncated lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def note_reason(report: pytest.TestReport, error: BaseException, folders: Iterab
 def write_causes(
     terminalreporter: pytest.TerminalReporter, reports: Iterable[pytest.TestReport]
 ) -> None:
-    """Print the cause of each failure, since pytest truncates its summary's lines before the cause."""
+    """Print the cause of each failure, since pytest's summary truncates lines before the cause."""
     for report in reports:
         causes = [value for name, value in report.user_properties if name == _CAUSE]
         if causes:
@@ -91,9 +91,9 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
     """Return the known cause of a failure, or None, and a list of explanations.
 
     The explanations are, in this order: the causes that the evidence shows, the first line of the
-    error, and the error's lines about the failed command. If the error has no such lines, the first
-    entries of its list of findings replace them. For an error of the test itself, which pytest
-    shows well, only known causes are returned.
+    error, and the error's lines about the failed command. If the error has no lines about a failed
+    command, the first entries of the error's list of findings are used instead. For an error in the
+    test's own code, which pytest shows well, only known causes are returned.
     """
     own = next(errors_in(error, EvidencedError), None)
     if own is None and not folders:
@@ -124,7 +124,7 @@ def _causes(error: BaseException, folders: Sequence[Path]) -> tuple[str | None, 
 
 
 def hide_own_frames() -> None:
-    """Hide the frames of the harness below an error that explains itself; `--full-trace` shows them."""
+    """Hide the harness's stack frames in tracebacks of EvidencedError; `--full-trace` shows these frames."""
 
     def is_explained(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
         return isinstance(excinfo.value, EvidencedError)

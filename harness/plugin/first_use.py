@@ -36,7 +36,7 @@ _SPEAKER = "gw0"
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """An image or state that a run makes first; `basis` says how the seconds were estimated."""
+    """An image or state that a run has to make; `basis` says how `seconds` was estimated."""
 
     what: str
     seconds: float
@@ -54,7 +54,7 @@ def register(
 
 
 class FirstUse:
-    """Prints an announcement below the count of tests; a worker of xdist sends the text as progress."""
+    """Prints an announcement below the count of tests; an xdist worker sends it as a progress event."""
 
     def __init__(self, settings: Settings, listener: Callable[[], ProgressListener]) -> None:
         self._settings = settings
@@ -115,9 +115,10 @@ def makings_of(
 ) -> Iterator[Making]:
     """Estimate the time to make each missing image or state.
 
-    The estimate is the time of the last build on this host. Without such a time, the estimate comes
-    from the recipe and the host's speed. The speed comes from earlier builds or, without
-    earlier builds, from `load`: the number of runnable processes per processor.
+    The estimate is the duration of the last build of the same item on this host. Without an earlier
+    build of the item, the estimate comes from the recipe and the host's speed. The host's speed
+    comes from earlier builds of other items or, without earlier builds, from `load`: the number of
+    runnable processes per processor.
     """
     from harness.plugin.machine_plan import Kind  # noqa: PLC0415 - the caller has loaded it
 

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def register(config: pytest.Config, *modules: str) -> None:
-    """Register modules of `harness.fixtures`, by name, since these modules import the plugin themselves.
+    """Import and register modules of `harness.fixtures` by name: plain imports would be circular.
 
-    This function does not use a list `pytest_plugins`: pytest would mark the listed modules for
-    assertion rewriting. In the second run in one process, pytest would warn that they are already
-    imported.
+    This function does not use a list `pytest_plugins`, because pytest would mark the listed modules
+    for assertion rewriting. In a second run of pytest in the same process, pytest would then warn
+    that the marked modules are already imported.
     """
     for name in modules:
         full_name = f"harness.fixtures.{name}"

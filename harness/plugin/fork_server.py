@@ -1,12 +1,12 @@
 """Runs chosen tests again and again, each time in a fork of one pytest that has collected them.
 
 `harness mutate` starts this server in a copy of a project, and exchanges lines of JSON with the
-server through a socket. So Python and the tests' modules are loaded once for all defects, and a
-test's changes to its process are lost when the fork ends.
+server through a socket. Python and the tests' modules are loaded only once for all defects, and
+changes that a test makes to its process are lost when the fork ends.
 
-In the mode `collected`, the server forks after collection, so tests that read the script during
-collection do not see the defect. In the mode `collecting`, which is for such tests, each fork
-collects the tests itself.
+In the mode `collected`, the server forks after collection, so tests that read the script under test
+during collection do not see the defect. In the mode `collecting`, each fork collects the tests
+itself, so tests that read the script under test during collection see the defect.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class ForkServer:
         os.ftruncate(1, 0)
 
     def _prepare(self, config: pytest.Config) -> None:
-        """Switch line coverage on or off; `workeroutput` gets the lines, as in an xdist worker."""
+        """Switch line coverage on or off; with coverage, act like an xdist worker, which writes no files."""
         request = self.request or {}
         config.option.maxfail = 1
         if request.get("traces"):
@@ -226,7 +226,7 @@ class ForkServer:
     # --- the watch over a fork ------------------------------------------------------------
 
     def _watch(self, child: int, reading: int, request: Mapping[str, Any]) -> dict[str, object]:
-        """Wait for the fork, kill it if a test takes too long, and return the fork's message."""
+        """Wait for the fork, kill the fork if a test takes too long, and return the fork's message."""
         started = time.monotonic()
         told = _Lines(reading)
         reached: str | None = None
@@ -343,9 +343,10 @@ def _end(child: int) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Serve until the other end of the socket closes.
+    """Serve requests until the other end of the socket closes.
 
-    `argv` is the socket's descriptor, the mode, the scripts and tests as JSON, and options of pytest.
+    `argv` contains the socket's descriptor, the mode, the scripts and tests as JSON, and options of
+    pytest.
     """
     descriptor, mode, what = int(argv[0]), argv[1], json.loads(argv[2])
     link = socket.socket(fileno=descriptor)

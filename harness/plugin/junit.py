@@ -1,7 +1,7 @@
-"""Writes JUnit's file: a failure means a wrong node, an error a node that could not be checked.
+"""Writes the JUnit file: `failure` means a wrong node, `error` a node that could not be checked.
 
 If the run ended during a test, the file has no case for that test: pytest's case would have no name
-and no verdict, and readers would count it as passed.
+and no verdict, and readers would count this case as passed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def register(config: pytest.Config) -> None:
 
 
 class JUnitErrors:
-    """Marks the reports of broken tests by a property, and changes pytest's file accordingly.
+    """Marks tests that could not check the node, and makes their failures errors in JUnit's file.
 
-    Pytest writes each error in a test's body as a failure, and has no hook to change that.
+    Pytest writes each error in a test's body as a failure, and has no hook to write an error
+    instead.
     """
 
     def __init__(self, path: Path, config: pytest.Config) -> None:
@@ -72,9 +73,10 @@ class JUnitErrors:
     # after it.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Let pytest write into memory, then write a temporary file and rename it.
+        """Let pytest write the report into memory, then write and rename a temporary file.
 
-        On a full disk, pytest itself leaves half a file, and a traceback in place of the summary.
+        On a full disk, pytest itself would leave half a file, and would print a traceback instead
+        of the summary.
         """
         config = session.config
         xml = config.stash.get(xml_key, None)
@@ -118,10 +120,11 @@ class JUnitErrors:
 
 
 def names_of_example(nodeid: str, description: str) -> tuple[str, str]:
-    """Return the class name and the name of an example.
+    """Return the class name and the name of a spec's example in the JUnit file.
 
     Pytest would treat a `[` in a name as the beginning of parameters, and `::` as the beginning of
-    another name. In the description, spaces join the parts that `::` joins in the node id.
+    another name. `description` has the same parts as the node id, but joined by spaces and not by
+    `::`.
     """
     path, *parts = nodeid.split("::")
     names = parts[:1]
@@ -156,7 +159,7 @@ def mark_errors(root: ET.Element) -> int:
 
 
 def remove_unfinished(root: ET.Element) -> int:
-    """Remove the test cases without a name, and return how many there were."""
+    """Remove the test cases without a name, and return the number of removed cases."""
     removed = 0
     for suite in root.iter("testsuite"):
         for case in suite.findall("testcase"):

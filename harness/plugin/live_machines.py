@@ -60,7 +60,7 @@ def is_to_be_saved(settings: Settings, *, has_failed: bool) -> bool:
 def save_machine(
     machine: LabMachine, evidence: Path, settings: Settings, *, test: str, has_failed: bool
 ) -> SavedMachine:
-    """Save a machine into the test's evidence; if requested, resume it in another process."""
+    """Save a machine into the test's evidence; if requested, resume the machine in another process."""
     folder = evidence / CHECKPOINT
     try:
         bundle = machine.save_bundle(folder, purpose=test)
@@ -130,14 +130,14 @@ def ways_in(machines: Iterable[LabMachine]) -> list[str]:
 
 
 def run_command(config: pytest.Config, machine: LabMachine, command: str) -> int:
-    """Run a command in a machine, with this process's input and output; return its exit code."""
+    """Run a command in a machine, with this process's input and output; return the command's exit code."""
     with _own_terminal(config):
         return run_in(Roster(roster_folder()).find(machine.folder.name), shlex.split(command))
 
 
 @contextlib.contextmanager
 def _own_terminal(config: pytest.Config) -> Iterator[None]:
-    """Let the code in the context use the terminal; suspend progress and pytest's capture meanwhile."""
+    """Suspend progress and pytest's capture, so that the code in the context can use the terminal."""
     capture = config.pluginmanager.getplugin("capturemanager")
     with contextlib.ExitStack() as left:
         left.enter_context(terminal_left(config))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def traced_if_asked(
     config: pytest.Config, request: NodeRequest, provisioner: Provisioner
 ) -> NodeRequest:
-    """Return the request, or a copy that traces shell code if this run records coverage."""
+    """Return the request or, if this run records coverage, a copy that traces shell code."""
     sources = tuple(config.getoption("--shell-cov"))
     if not sources:
         return request
@@ -32,7 +32,7 @@ def traced_if_asked(
 
 @contextlib.contextmanager
 def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
-    """Collect the node's traces at the end of the block; if they can't be read, a note says so."""
+    """At the end of the context, collect the node's traces, or add a note if the traces can't be read."""
     yield
     sources = config.getoption("--shell-cov")
     if not sources:

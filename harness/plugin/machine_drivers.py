@@ -28,7 +28,7 @@ class ForeignTests:
         self._left_out: Counter[str] = Counter()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Raise BadInputError for a wrong marker; in this hook, pytest reports an error of the collection."""
+        """Raise BadInputError for a wrong marker `vm_driver`; pytest then reports a collection error."""
         known = [*MachineDriver.words(), self._driver]
         for marker in metafunc.definition.iter_markers("vm_driver"):
             drivers, reason = marker.args, marker.kwargs.get("reason")
@@ -62,7 +62,7 @@ class ForeignTests:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Read one worker's counts, since all workers of xdist collect the same tests."""
+        """Merge a worker's counts by their maximum, since all xdist workers collect the same tests."""
         del error
         self._left_out |= Counter(getattr(node, "workeroutput", {}).get(_OUTPUT_KEY, {}))
 

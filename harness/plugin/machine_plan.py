@@ -38,7 +38,7 @@ _NO_STATES = frozenset({"provisioner", "registry_host"})
 
 
 class Kind(enum.Enum):
-    """The kind of thing that a test needs; the value is the word shown to people."""
+    """The kind of thing that a test needs; the value of a member is the word that the plan shows."""
 
     IMAGE = "image"
     BAKE = "bake"
@@ -56,13 +56,13 @@ class Need:
 
 
 class _UnknownFixtureError(Exception):
-    """A suite defines the fixture, and a plan does not run code of a suite."""
+    """A suite defines the fixture, and the plan runs no code of a suite."""
 
 
 class _Fixtures:
-    """Calls the harness's fixtures for images and saved states; the lab only reads the cache.
+    """Calls the harness's fixtures for images and saved states, with a lab that makes nothing.
 
-    Saved states that a suite declares are among these fixtures.
+    The fixtures of saved states include the states that a suite declares.
     """
 
     def __init__(self, config: pytest.Config, lab: CachedOnlyLab) -> None:
@@ -73,7 +73,7 @@ class _Fixtures:
         """Return the value of a fixture for a test.
 
         Raises _UnknownFixtureError if the suite defines the fixture, and HarnessError if the
-        fixture raises it.
+        fixture raises HarnessError.
         """
         given = {
             "lab": self._lab,
@@ -117,7 +117,7 @@ def _is_own(definition: FixtureDef[Any]) -> bool:
 
 
 def register(config: pytest.Config, settings: Settings) -> None:
-    """Register the plan in this process, since a plan needs no workers of xdist."""
+    """Register the plan, and switch xdist off, since a plan needs no workers."""
     workers = len(getattr(config.option, "tx", None) or ())
     config.option.dist, config.option.tx = "no", []
     durations = config.rootpath / config.getoption("--durations-file")
@@ -209,7 +209,7 @@ def needs_of(
     *,
     with_parents: bool = False,
 ) -> Mapping[Need, int]:
-    """Return each need with the number of tests that have this need.
+    """Return each image, state or fixture that tests need, with the number of tests that need it.
 
     With `with_parents`, include the images from which other images are made.
     """
@@ -230,7 +230,7 @@ def needs_of(
 
 
 def _names(item: pytest.Item, lab: CachedOnlyLab) -> set[str]:
-    """Return the shared fixtures that a test uses, and the state from which its nodes start."""
+    """Return the names of a test's shared fixtures, and of the saved state from which its nodes start."""
     names = {name.rpartition("::")[2] for name in shared_fixtures(item)}
     if "boot_node" in _fixture_names(item) and lab.machine_start is not MachineStart.COLD:
         # Fixtures that a test requests while it runs are not known yet.
@@ -245,7 +245,7 @@ def _parents(item: pytest.Item, names: Iterable[str]) -> set[str]:
 
 
 def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures) -> Need | None:
-    """Return a fixture's image or saved state, and its status, or None for other fixtures."""
+    """Return the image or saved state of a fixture, with its status, or None for other fixtures."""
     image = str(parameters_of(item).get("image_name", lab.settings.images[0]))
     kind = {_IMAGE: Kind.IMAGE, _BAKED: Kind.BAKE}.get(name, Kind.CHECKPOINT)
     is_missing = False

@@ -1,4 +1,4 @@
-"""Changes node ids of tests: removes the group that xdist appends, and turns node ids into folder names."""
+"""Removes the group (`@GROUP`) that xdist appends to node ids, and turns node ids into folder names."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def folder_name(node_id: str, *, repeat: int = 1) -> str:
     """Turn a test's node id into a folder name, without the group that xdist appends.
 
     No two tests get the same folder name. A digest is appended if the name might not be unique: if
-    the node id is too long, or has characters that are special in a path or a shell. `repeat` is
-    the number of the run if the test is repeated.
+    the node id is too long, or has characters that are special in a path or a shell. If a test runs
+    several times, `repeat` is the number of this run of the test.
     """
     test = _without_group(node_id)
     name = _UNSAFE.sub("-", test).strip("-.")[:_NAME_LENGTH]

@@ -1,9 +1,10 @@
 """An import hook that makes Python import `harness` without pytest's assertion rewriting.
 
-Importing this module installs the hook, so the plugin imports it first. pytest rewrites every
-module of a distribution that has a plugin. If pytest can't write its bytecode cache, each process
-compiles the modules again. Compiling takes longer than all other work of the plugin at the start.
-`harness` has no assertions that a report would explain.
+Importing this module installs the hook, so the plugin imports this module before all other modules.
+pytest rewrites every module of a distribution that has a plugin. If pytest can't write its bytecode
+cache, each process compiles the rewritten modules again. Compiling the modules takes longer than
+all other work of the plugin at the start. Rewriting is useless for `harness`, which has no
+assertions that a report would explain.
 """
 
 from __future__ import annotations

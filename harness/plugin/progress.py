@@ -53,7 +53,7 @@ class ProgressReporter:
         self._open.callback(os.close, self._errors)
 
     def listener(self) -> ProgressListener:
-        """Return the listener that gets this process's events."""
+        """Return the listener that receives this process's events."""
         if self._listener is None:
             place = getattr(self._config, "workerinput", {}).get(_CARRIED)
             self._listener = self._display if place is None else self._sender(place)
@@ -132,13 +132,13 @@ class ProgressReporter:
         self.go_on()
 
     def pause(self) -> None:
-        """Hide progress, so that a person can use the terminal; `go_on` must follow each call."""
+        """Hide progress, so that a person can use the terminal; call `go_on` after each call of `pause`."""
         self._pauses += 1
         if self._shown is not None:
             self._shown.pause()
 
     def go_on(self) -> None:
-        """Show progress again."""
+        """Show progress again after a call of `pause`."""
         self._pauses -= 1
         if self._shown is not None:
             self._shown.go_on()
@@ -207,8 +207,8 @@ def _write_all(descriptor: int, text: str) -> None:
 def _routed(reporter: pytest.TerminalReporter, region: LiveRegion) -> Iterator[None]:
     """Hide the rows while pytest writes.
 
-    The reporter has no public hook for this, but it writes all its output to the file of its
-    writer.
+    pytest's terminal reporter has no public hook for a write, so this function replaces the file of
+    the reporter's writer.
     """
     writer = reporter._tw  # noqa: SLF001
     file = writer._file  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Keeps and attaches evidence, and counts unmet expectations and errors of the harness separately."""
+"""Keeps the evidence of tests, and counts unmet expectations and errors of the harness separately."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Reporter:
         *,
         has_failed: bool,
     ) -> None:
-        """Save the machines whose evidence was kept; an exception from a hook would end the run."""
+        """Save the machines whose evidence was kept; catch exceptions, which would end the run."""
         if call.when == "teardown" or not self._machines() or not kept:
             return
         from harness.plugin.live_machines import is_to_be_saved, save_machine  # noqa: PLC0415
@@ -310,7 +310,7 @@ def shell_before(config: pytest.Config, machine: LabMachine) -> None:
 
 
 def _names(sources: Iterable[EvidenceSource]) -> list[str]:
-    """Return a folder name for each source; equal names get numbers."""
+    """Return a folder name for each source; append numbers to names that are equal."""
     names: list[str] = []
     for source in sources:
         possible = (source.name if n == 1 else f"{source.name}-{n}" for n in itertools.count(1))
@@ -319,14 +319,14 @@ def _names(sources: Iterable[EvidenceSource]) -> list[str]:
 
 
 def _note_title(item: pytest.Item) -> None:
-    """Add a test's title to its JUnit properties, unless an earlier run has added it."""
+    """Add a test's title to its JUnit properties, unless an earlier run of the test has added the title."""
     title = words_of(docstring_of(item), None).title
     if title is not None and ("title", title) not in item.user_properties:
         item.user_properties.append(("title", title))
 
 
 def _point(error: BaseException, kept: Iterable[_KeptEvidence]) -> None:
-    """Make an error and its causes name the folders with the kept evidence."""
+    """Replace the evidence folders that an error and its causes name by the kept folders."""
     moved = {origin: place for one in kept for origin, place in one.moved.items()}
     for each in errors_in(error, EvidencedError):
         if each.evidence is not None:

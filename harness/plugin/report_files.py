@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the settings about reports in pytest's configuration."""
+    """Add the ini options about reports to pytest."""
     parser.addini(
         "allure_severity",
         "severities of tests in Allure by folder or file, such as 'suites/e2e/record: critical'; the innermost "

@@ -32,7 +32,7 @@ MARKERS = (
 
 
 def add_markers(config: pytest.Config) -> None:
-    """Declare the markers, so that pytest reports unknown markers."""
+    """Declare the harness's markers, so that pytest can report a marker that nobody declares."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 
@@ -41,8 +41,9 @@ def images_of(test: pytest.Item, images: Sequence[str]) -> Sequence[object]:
     """Return the images that a test runs with, as parameters of the test.
 
     The parameters are all images of the run, or only the first image if the test has a marker
-    `pin_image`. Images after the first have the marker `further_image`, so that `-m` can select
-    them. Raises BadInputError, which names the test, if the marker has no reason.
+    `pin_image`. Images after the first have the marker `further_image`, so that `-m` can select the
+    tests with these images. Raises BadInputError, which names the test, if the marker `pin_image`
+    has no reason.
     """
     marker = test.get_closest_marker("pin_image")
     if marker is None:
@@ -83,7 +84,7 @@ def pinned_provisioner(item: pytest.Item) -> Provisioner | None:
 
 @contextlib.contextmanager
 def requirements(settings: Settings) -> Iterator[None]:
-    """Skip the test if the host lacks a requirement; under CI, let the test fail.
+    """If the host lacks a requirement, skip the test, or fail in CI and in runs that require a GPU.
 
     A suite whose tests are all skipped looks like a suite that passed. Nobody reads the list of skips
     in CI, or in a run that requires a GPU.
@@ -97,7 +98,7 @@ def requirements(settings: Settings) -> Iterator[None]:
 
 
 def gpu_scripts(item: pytest.Item) -> Mapping[str, GpuScript]:
-    """Return the scripts of a test's markers `gpu_script` by device id; the closest marker is used.
+    """Return a test's `gpu_script` scripts by device id; the closest marker of an id counts.
 
     Raises BadInputError, which names the test, if a script is not valid.
     """

@@ -46,7 +46,7 @@ _ROOTS = frozenset({"lab", "image_name"})
 
 
 def register(config: pytest.Config) -> None:
-    """Register the plugin of a run that has `--shard` or `--report-dir`.
+    """Register the plugin that implements `--shard` and `--report-dir`.
 
     Raises pytest.UsageError if the shard or the file of durations is wrong.
     """
@@ -85,7 +85,8 @@ def register(config: pytest.Config) -> None:
 def _send_reports_to(folder: Path, config: pytest.Config) -> None:
     """Write the run's reports into `folder`.
 
-    A report whose option names another path is written there, and copied at the end of the run.
+    If the own option of a report, such as `--junitxml`, names another path, the report is written
+    to that path, and copied into `folder` at the end of the run.
     """
     option = config.option
     for name, plugin in (("xmlpath", "junitxml"), ("allure_report_dir", "allure_pytest")):
@@ -116,8 +117,8 @@ class ShardPlugin:
     """Selects the tests of a shard, and records which tests ran.
 
     With xdist, workers select the tests, and the controller records which tests ran. Only the
-    controller has `reports`, the folder for this start of the shard. This run ends if the scheduler
-    has started the shard's job again on another node.
+    controller has `reports`, the folder for the reports of this start of the shard. The run ends
+    early if the scheduler has started the shard's job again on another node.
     """
 
     shard: Shard | None
@@ -164,7 +165,7 @@ class ShardPlugin:
         self._tests = tuple(place)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Leave out the tests that `--lf` has deselected."""
+        """Remove the tests that `--lf` has deselected from the list of the shard's tests."""
         left = {shown_id(item.nodeid) for item in session.items}
         if self._collection is not None and not left.issuperset(self._tests):
             self._tests = tuple(test for test in self._tests if test in left)
@@ -200,7 +201,7 @@ class ShardPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """Store a worker's selection; all workers select the same tests."""
+        """Store the list of tests that a worker has selected; all workers select the same tests."""
         output = getattr(node, "workeroutput", {}).get(_CARRIED)
         if output is None:
             return
@@ -238,7 +239,7 @@ class ShardPlugin:
         return result
 
     def _copy_reports(self, reports: Path, config: pytest.Config) -> None:
-        """Copy the reports that the run wrote to the paths of `--junitxml` and `--alluredir`."""
+        """Copy the reports at the paths of `--junitxml` and `--alluredir` into the folder `reports`."""
         junit = Path(config.option.xmlpath).expanduser()
         if junit.is_file() and junit.resolve() != (reports / JUNIT).resolve():
             shutil.copyfile(junit, reports / JUNIT)
@@ -292,8 +293,8 @@ def family_of(item: pytest.Item) -> str:
     """Return the name of a test's family.
 
     Tests with the same images and saved states are a family. Images and saved states are session
-    fixtures that depend on the lab or on the choice of the image. All other tests of one file are
-    a family.
+    fixtures that depend on the lab or on the choice of the image. The tests of one file that use no
+    images and no saved states are a family.
     """
     names = sorted(set(shared_fixtures(item)))
     if not names:
@@ -310,7 +311,7 @@ def parameters_of(item: pytest.Item) -> Mapping[str, Any]:
 
 
 def shared_fixtures(item: pytest.Item) -> Iterator[str]:
-    """Yield a test's session fixtures that depend on the lab or the image, by folder and name."""
+    """Yield the folders and names of a test's session fixtures that depend on the lab or the image."""
     # pytest has no public function that returns the definitions of a test's fixtures.
     info = getattr(item, "_fixtureinfo", None)
     definitions = {} if info is None else info.name2fixturedefs

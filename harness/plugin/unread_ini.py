@@ -1,8 +1,8 @@
 """Refuses an option whose value kept pytest from reading the project's own configuration.
 
-pytest looks for its ini file before it loads this plugin, which defines the option `--qemu`. So in
+pytest looks for its ini file before it loads this plugin, which defines the option `--qemu`. In
 `--qemu /opt/qemu`, pytest treats the second word as the path of a test, and looks for the ini file
-there.
+near that path.
 """
 
 from __future__ import annotations

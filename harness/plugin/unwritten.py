@@ -34,7 +34,7 @@ def reason_of(error: object) -> str:
 
 
 def require_writable(folder: Path, *, option: str) -> None:
-    """Make a folder for reports. Raises BadInputError if no file can be written there."""
+    """Make a folder for reports. Raises BadInputError if no file can be written in the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:

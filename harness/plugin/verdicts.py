@@ -24,5 +24,5 @@ def mark_broken(report: pytest.TestReport) -> None:
 
 
 def is_broken(report: pytest.TestReport) -> bool:
-    """Return whether `mark_broken` has marked the report of this phase."""
+    """Return whether `mark_broken` has marked `report`."""
     return bool(getattr(report, _ATTRIBUTE, False))

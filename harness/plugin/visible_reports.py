@@ -1,8 +1,8 @@
 """Makes pytest's reports safe to show, and limits their size.
 
-The terminal, xdist and JUnit's file get reports only after this module has changed them, so that
-text of guests, files and shell code can't control a terminal. Text that tests print under `-s` is
-not changed.
+This module changes reports before the terminal, xdist and the JUnit file receive them, so that text
+from guests, files and shell code can't control a terminal. Text that tests print under `-s` is not
+changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 class ReportGate:
-    """Escapes and shortens reports; a whole text is kept as a file in the test's evidence folder."""
+    """Escapes and shortens reports; keeps the whole text in a file of the test's evidence."""
 
     def __init__(self, config: pytest.Config, evidence: Path) -> None:
         self._config = config
@@ -127,7 +127,7 @@ class ReportGate:
             warning_message.message = pytest.PytestWarning(_clean(text, _REPORTED_BYTES))
 
     def _is_of_project(self, kind: type[object]) -> bool:
-        """Return whether the tests' project, which is not installed, defines this class."""
+        """Return whether the class `kind` is defined in the tests' project, which is not installed."""
         file = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "/")
         return "site-packages" not in file.parts and file.is_relative_to(self._config.rootpath)
 
@@ -222,8 +222,8 @@ def _clean(text: str, most: int, rest: str = "") -> str:
 def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
     """Return a part of a report with `change` applied to each string.
 
-    `change` gets a string, and the number of bytes that the string may have. Objects of pytest's
-    tracebacks are changed in place.
+    `change` is called with each string, and the number of bytes that the string may have. Objects
+    of pytest's tracebacks are changed in place.
     """
     changed: object = value
     match value:
@@ -254,7 +254,7 @@ def _changed(value: _T, change: Callable[[str, int], str]) -> _T:
 
 
 def _lines(lines: list[str], most: int, change: Callable[[str, int], str]) -> list[str]:
-    """Change the lines of an entry of a traceback; source and message have different size limits."""
+    """Apply `change` to the lines of a traceback entry; source lines and message have separate limits."""
     first = next((at for at, line in enumerate(lines) if line.startswith(_MARK)), len(lines))
     parts = ((lines[:first], most), (lines[first:], _REPORTED_BYTES))
     return [

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Stage(Enum):
-    """The kind of an activity of a cache or a machine. The output shows the value of the kind."""
+    """The kind of an activity of a cache or a machine. The value of a member is the word in the output."""
 
     PLAN = "plan"
     """The list of artifacts that the run will make, which is always printed."""

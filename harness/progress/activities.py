@@ -55,7 +55,7 @@ class MachineActivity:
     def during(
         self, what: str, deadline: Deadline | None = None, *, stage: Stage = Stage.BUSY
     ) -> Iterator[None]:
-        """Report the activity `what`, a phrase such as 'waits for cloud-init', in this context."""
+        """Report the activity `what`, a phrase such as 'waits for cloud-init', while the context is open."""
         until = None
         if deadline is not None:
             until = self._clock.now().timestamp() + deadline.remaining_s()
@@ -71,7 +71,10 @@ class MachineActivity:
                 self._send(Stage.ENDED, "has ended", None)
 
     def note(self, what: str) -> None:
-        """Report that the machine now does `what`. The deadline of the innermost context stays."""
+        """Report that the machine now does `what`.
+
+        The deadline of the innermost `during` context does not change.
+        """
         if self._doing:
             last = self._doing[-1]
             self._doing[-1] = _Doing(what, last.stage, self._clock.monotonic(), last.until)
@@ -84,7 +87,7 @@ class MachineActivity:
             self._printed = (self._printed + chunk)[-_KEPT_BYTES:]
 
     def report_if_due(self) -> None:
-        """Report the console's output if the last report or the last change was a minute ago."""
+        """Report the console's output if the last report about the machine is at least a minute old."""
         now = self._clock.monotonic()
         doing = list(self._doing)
         if not doing or now - self._told < _REPORT_S:

@@ -28,7 +28,8 @@ class Row:
     """The activity of `subject` on the xdist worker `worker`. Times are seconds since the epoch.
 
     The activity began at `since`. `begin` is the first event of a wait that has several parts, and
-    `began` is the time of that event. `told` is the time of the last line about the activity.
+    `began` is the time of that event. `told` is the time of the last printed line about the
+    activity.
     """
 
     worker: str
@@ -46,7 +47,7 @@ class Row:
 class Board:
     """Receives events, and returns the lines to print. Times are seconds since the epoch.
 
-    With `tells_running`, the board also shows the console output of machines that tests use.
+    With `tells_running`, the returned lines include the console output of machines that tests use.
     """
 
     def __init__(self, *, tells_running: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Shows progress: as rows below pytest's output on a terminal, or else as lines with times."""
+"""Shows progress: on a terminal as rows below pytest's output, elsewhere as lines with times."""
 
 from __future__ import annotations
 

@@ -57,12 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the examples that no tag, name or focus selects; keep the order of each file.
+    """Deselect examples that no tag, name or focus selects; keep the examples of a file in order.
 
-    A shell runs the examples of its file once, from top to bottom: to run an earlier example,
-    the harness would have to start a new shell and source all code under test again. So a plugin
-    that shuffles tests (pytest-randomly) changes the order of the files, but not the order of the
-    examples in a file. `--failed-first` still works: pytest sorts in a wrapper around this hook.
+    A shell runs the examples of its file once, from top to bottom: to run an earlier example, the
+    harness would have to start a new shell and source all code under test again. A plugin that
+    shuffles tests (pytest-randomly) changes the order of the files, but not the order of the
+    examples in a file. `--failed-first` still works, since pytest sorts the tests after this hook
+    has run.
     """
     tags = {tag for given in config.getoption("--shell-tag") for tag in given.split(",")} - {""}
     focus = bool(config.getoption("--shell-focus"))
@@ -169,10 +170,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SpecSch
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run an example without pytest's set-up and teardown phases, if the example needs neither phase.
 
-    An example has no fixtures, so these phases have nothing to do while the next test is in the
-    same file. These phases take longer than the example itself. Three kinds of examples still run
-    through all phases: examples with a marker, examples of a run in which another plugin
-    implements hooks for phases, and the last example of each file.
+    An example has no fixtures, so set-up and teardown do nothing if the next test is in the same
+    file. Set-up and teardown take longer than the example itself. Three kinds of examples still run
+    through all phases: examples with a marker, examples of a run in which another plugin implements
+    hooks for phases, and the last example of each file.
     """
     if not isinstance(item, SpecItem):
         return None
@@ -222,8 +223,8 @@ def _raise(error: HarnessError) -> None:
 def _is_let_in(item: SpecItem) -> bool:
     """Start the first shell of this process; return whether this host can run specs.
 
-    If the host cannot run specs, or has no place for their files, a run without xdist ends here. An
-    xdist worker instead reports the refusal, and reports no examples.
+    If the host cannot run specs, or has no space for the specs' files, a run without xdist ends
+    here. An xdist worker instead reports the reason, and runs no examples.
     """
     config = item.config
     try:
@@ -250,7 +251,7 @@ def _following(item: SpecItem, nextitem: pytest.Item | None) -> Case | None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the waiting reports of passed examples to an example's usual report."""
+    """Attach the batch of waiting reports on passed examples to the report on this example."""
     report = yield
     if isinstance(item, SpecItem):
         batch = runs_of(item.config).batch

@@ -169,8 +169,8 @@ class SpecItem(pytest.Item):
     def is_wanted(self, tags: set[str], focus: bool) -> bool:
         """Return whether the selection of the command line and of `.shellspec` includes this example.
 
-        As in shellspec, no other filter excludes a focused example. A tag without a value selects
-        all values of the tag.
+        As in shellspec, filters by tag or name do not exclude a focused example. A tag without a
+        value selects all values of the tag.
         """
         options = self.file.project.options
         tags = tags | set(options.tags)
@@ -217,7 +217,7 @@ class SpecItem(pytest.Item):
     @functools.cached_property
     @override
     def location(self) -> tuple[str, int | None, str]:
-        """Return the example's location in reports; pytest's method takes as long as an example."""
+        """Return the example's location in reports; pytest's own method is as slow as running an example."""
         name = visible(self.case.full_name)
         return self.file.shown_path, self.case.begin - 1, name
 

@@ -32,8 +32,8 @@ class ReportBatch:
 
     Sending a message to the controller takes longer than an example, so passed examples are sent as
     a batch. A batch that is full, or has waited for a quarter of a second, is sent with the report
-    of the next example. A batch is also sent with an example that fails or has output, and with the
-    last example of the file.
+    of the next example. A batch of any size is sent with an example that fails or has output, and
+    with the last example of the file.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ReportBatch:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the controller, report the passed examples that a worker attached to this report."""
+    """In the controller, report the passed examples that a worker has attached to `report`."""
     node = getattr(report, "node", None)
     if node is None:
         return

@@ -50,7 +50,7 @@ _RUNS: pytest.StashKey[SpecRuns] = pytest.StashKey()
 
 
 class CollectedFile(Protocol):
-    """A spec file as pytest collected it: its path, its translation and its project."""
+    """A spec file that pytest has collected: its path, its translation into shell code, and its project."""
 
     path: Path
     spec: SpecFile
@@ -58,7 +58,7 @@ class CollectedFile(Protocol):
 
 
 class SpecRuns:
-    """Runs the examples of this process in a shell; each spec file has its own shell.
+    """Runs the examples of this process in shells; each spec file has a shell of its own.
 
     `following` is the next example of the same file, or None at the file's end.
     """
@@ -202,7 +202,7 @@ class SpecRuns:
 
 
 def chosen_sandbox(config: pytest.Config) -> Sandbox:
-    """Return the sandbox for shell code that the options of this run select.
+    """Return the sandbox that the options of this run select for shell code.
 
     Raises RequirementError if this host does not allow the sandbox.
     """
@@ -211,7 +211,7 @@ def chosen_sandbox(config: pytest.Config) -> Sandbox:
 
 
 def _others_follow_the_protocol(config: pytest.Config) -> bool:
-    """Return whether a plugin implements hooks that an example without phases does not call.
+    """Return whether a plugin implements hooks that are not called for an example without phases.
 
     Wrappers of `pytest_runtest_protocol` are ignored, since pytest calls them for every example.
     """

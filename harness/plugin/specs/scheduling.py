@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class SpecScheduling(LoadScheduling):  # type: ignore[misc]
-    """Load scheduling that sends a spec file to one worker as a whole.
+    """The load scheduling of xdist, except that a whole spec file is sent to one worker.
 
     Examples of a file share the set-up of their groups, and may read files that earlier examples
-    wrote. If one worker runs these examples in order, each run has the same result. A file that has
-    more than half of a worker's share of all tests is split between its groups.
+    wrote. If one worker runs all examples of a file in order, each run has the same result. A file
+    that has more than half of a worker's share of all tests is split, but only between groups.
     """
 
     @override
@@ -28,7 +28,7 @@ class SpecScheduling(LoadScheduling):  # type: ignore[misc]
         super()._send_tests(node, self._whole_files(num))
 
     def _whole_files(self, num: int) -> int:
-        """Return how many pending tests to send: about `num`, but no file is split."""
+        """Return how many pending tests to send: `num`, and the rest of the last spec file or group."""
         collection = self.collection or []
         pending = self.pending
         if not 0 < num < len(pending):
