@@ -1,7 +1,7 @@
-"""The steps of a run that reports show: parts of a boot, parts of provisioning, expectations.
+"""The steps of a test run, such as parts of a boot, parts of provisioning, and expectations.
 
-Code uses `take_step` or `stepped` to mark a part that takes time; reports use `listening` to learn
-of these parts. Without a listener, no step is recorded.
+Code marks a step with `take_step` or `stepped`; reports use `listening` to receive the steps.
+Without a listener, no step is recorded.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def is_followed() -> bool:
 
 
 def stepped(title: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a method so that each call of it is a step.
+    """Decorate a method so that each call of the method is a step.
 
     `{0}` in the title stands for the object on which the method is called, as in `str.format`.
     """

@@ -73,8 +73,8 @@ def _spelled(match: re.Match[str]) -> str:
 class VisibleStream:
     """A text file that escapes unprintable characters, except colours if the terminal supports them.
 
-    All other attributes are attributes of the wrapped file. A character that the file's encoding
-    lacks is written as an escape, as in a Python string literal.
+    All attributes except `write` and `writelines` are attributes of the wrapped file. A character
+    that the file's encoding lacks is written as an escape, as in a Python string literal.
     """
 
     def __init__(self, file: TextIO, *, has_colours: bool) -> None:

@@ -352,8 +352,9 @@ class ShellProcess:
     def close(self) -> None:
         """End the shell. Let an idle shell exit by itself.
 
-        The kernel counts the CPU time of processes that exit for the parent. If the kernel kills
-        the processes together with their PID namespace, their CPU time is lost.
+        When a process exits, the kernel adds the CPU time of the process to the times of the
+        parent's children. If the kernel kills a process because its PID namespace ends, the CPU
+        time of the process is lost.
         """
         self._watch.stop()
         os.close(self._control)
@@ -379,7 +380,7 @@ class ShellCommandRunner:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a command. Raises LimitError if the command's output reaches the limit."""
+        """Run a command. Raises LimitError if the command writes more output than shell code may write."""
         started = time.monotonic()
         with contextlib.ExitStack() as opened:
             given, out, err = (Memory(name) for name in ("stdin", "stdout", "stderr"))

@@ -23,7 +23,7 @@ CODE = "the shell code under test"
 
 
 def make_pipes(count: int) -> list[tuple[int, int]]:
-    """Return the reading and writing ends of new pipes. If this fails, leave no pipe open."""
+    """Return the reading and writing ends of new pipes. If a pipe can't be created, leave no pipe open."""
     made: list[tuple[int, int]] = []
     try:
         for _ in range(count):
@@ -36,15 +36,15 @@ def make_pipes(count: int) -> list[tuple[int, int]]:
 
 
 class Memory:
-    """An anonymous file (memfd) through which a child and this process pass data, in one direction.
+    """An anonymous file (memfd) that passes data in one direction between this process and a child.
 
-    The child opens the file again through `/proc/self/fd`, so each side has its own position in
-    the file.
+    The child opens the memfd again through `/proc/self/fd`, so parent and child have separate
+    positions in the file.
 
-    All writes append (O_APPEND). The processes of one example share the position of an inherited
-    descriptor. At a shared position, the kernel serialises writes to other regular files
-    (FMODE_ATOMIC_POS), but not writes to a memfd. Without O_APPEND one process could overwrite
-    what another process has just written.
+    All writes to the memfd append (O_APPEND). The shell processes of one shellspec example share
+    the position of an inherited descriptor. If processes share a position, the kernel serialises
+    their writes to a regular file (FMODE_ATOMIC_POS), but not their writes to a memfd. Without
+    O_APPEND one process could overwrite what another process has just written.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,11 +52,14 @@ class Memory:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
 
     def size(self) -> int:
-        """Return the size. This moves the shared position to the end, where all writes append."""
+        """Return the size of the file.
+
+        The call moves the shared position to the end of the file, where all writes append.
+        """
         return os.lseek(self.fd, 0, os.SEEK_END)
 
     def data(self, *, start: int = 0, end: int | None = None) -> bytes:
-        """Return the content from byte `start` up to byte `end`, by default up to the end.
+        """Return the content from byte `start` up to byte `end`, by default up to the end of the file.
 
         Raises LimitError if the file has more output than shell code may write.
         """
@@ -79,7 +82,7 @@ class Memory:
         return data.replace(b"\0", b"").decode(errors="surrogateescape")
 
     def replace(self, text: str) -> None:
-        """Replace the content by `text`, and set the position to the beginning."""
+        """Replace the content of the file by `text`, and set the position to the beginning of the file."""
         os.ftruncate(self.fd, 0)
         os.lseek(self.fd, 0, os.SEEK_SET)
         data = text.encode(errors="surrogateescape")
@@ -94,8 +97,8 @@ class Memory:
 def records_in(data: bytes) -> Iterator[tuple[str, list[str]]]:
     """Split a complete text into records; a record is a name, a count N, and N fields.
 
-    Text between a record `called` and the next record `when` is skipped. This text comes from a
-    trap that the called function has set. Raises ValueError if the text does not consist of
+    Text between a record `called` and the next record `when` is skipped, because a trap of the
+    called function has written this text. Raises ValueError if the text does not consist of
     records.
     """
     if data.count(b"\0") > _MOST_FIELDS:
@@ -142,8 +145,8 @@ class RecordReader:
     def read(self) -> bool:
         """Read the available data; return False at the end of the stream.
 
-        Raises LimitError if `received`, which a caller resets to 0, exceeds the limit on output of
-        shell code. Raises ValueError for a record with too many fields.
+        Raises LimitError if the byte count `received`, which a caller resets to 0, exceeds the
+        limit on output of shell code. Raises ValueError for a record with too many fields.
         """
         data = os.read(self.fd, _CHUNK)
         if not data:
@@ -167,7 +170,11 @@ class RecordReader:
 
 
 def send(fd: int, text: str) -> None:
-    """Write the whole `text`. Ignore a closed pipe: the next read shows that the shell ended."""
+    """Write the whole `text` to the pipe `fd`.
+
+    Ignore the error of a closed pipe, because the next read from the shell shows that the shell
+    ended.
+    """
     data = memoryview(text.encode(errors="surrogateescape"))
     with contextlib.suppress(BrokenPipeError):
         while data:

@@ -1,4 +1,4 @@
-"""The shells that can run specs, and the lookup of a shell by its name on this host."""
+"""The shells that can run `*_spec.sh` files, and the lookup of a shell by its name on this host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SpecShell:
 
     @property
     def shebang(self) -> str:
-        """The shebang line with the path of this shell; `env` would start another process."""
+        """The shebang line with the path of this shell; a shebang line with `env` would start one more process."""
         first, *others = self.command
         return " ".join([f"#!{shutil.which(first) or f'/bin/{first}'}", *others])
 
@@ -47,7 +47,9 @@ _PROGRAMS = {"bash": ShellKind.BASH, "dash": ShellKind.DASH, "busybox": ShellKin
 
 
 def find_shell(value: str, *, source: str, line: int | None) -> SpecShell:
-    """Return the shell that a project's `--shell` names; `value` is a name or a path.
+    """Return the shell that the option `--shell` of a spec project names.
+
+    `value` is the name or the path of the shell.
 
     Raises BadInputError for a shell that is not supported or not installed.
     """

@@ -1,4 +1,4 @@
-"""Sets up the shell of a translated test in the same way as the shell of its spec."""
+"""Sets up the shell of a translated test like the shell of the spec from which the test was translated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def give_surroundings(
 
     The parameters have the names of the options in `.shellspec`. `project` is the project's
     directory, relative to pytest's root directory; other paths are relative to `project`.
-    `only_path` replaces PATH; the directories of mocks and support commands stay before it.
+    `only_path` replaces PATH, except the directories of mocks and support commands at the beginning
+    of PATH.
     """
     optional = {"HX_ENV_FROM": env_from, "HX_PROJECT_PATH": path, "HX_ONLY_PATH": only_path}
     shell.source(

@@ -1,4 +1,4 @@
-"""Checks texts and numbers that a test gives to a shell or to a mock."""
+"""Checks texts and numbers that a test passes to a shell or to a mock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from harness.errors import BadInputError, HarnessError
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes of a text; raises HarnessError for a text that has none."""
+    """Return a text as bytes. Raises HarnessError for a text with a lone surrogate, which has no bytes."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
@@ -17,7 +17,10 @@ def encode(text: str) -> bytes:
 
 
 def require_text(value: object, *, source: str, may_have_nul: bool = False) -> None:
-    """Raise BadInputError for a value that is not text, or has a NUL character, as no word can."""
+    """Raise BadInputError for a value that is not text, and for a text with a NUL character.
+
+    No shell word can contain NUL.
+    """
     if not isinstance(value, str):
         raise unexpected(value, "a text", source=source)
     encode(value)
@@ -32,7 +35,7 @@ def require_whole_number(value: object, *, source: str) -> None:
 
 
 def unexpected(value: object, expected: str, *, source: str) -> BadInputError:
-    """Return the error for a value of another type."""
+    """Return the error for a value that does not have the expected type."""
     return BadInputError(
         f"The value is of type {type(value).__name__}, but {expected} was expected.",
         source=source,

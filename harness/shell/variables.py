@@ -14,7 +14,7 @@ _ELEMENT = re.compile(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]=")
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable of bash: an array has `elements`, another variable has a `value` if it is set."""
+    """A variable of bash: an array has `elements`, and any other variable that is set has a `value`."""
 
     value: str | None = None
     elements: dict[str, str] | None = None

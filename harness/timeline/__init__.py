@@ -1,4 +1,4 @@
-"""The timeline of a machine as plain values: when work ran, what it waited for, and the critical path.
+"""The timeline of a machine as plain values: when work ran, for what the work waited, and the critical path.
 
 Times are seconds since the kernel started in the first boot that the timeline shows.
 """
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Lane(Enum):
-    """The kinds of work on a timeline; an outer kind comes before the kinds inside it."""
+    """The kinds of work on a timeline, outermost first: for example, provisioning steps contain DKMS builds."""
 
     UNITS = "systemd unit"
     STEPS = "provisioning step"

@@ -56,9 +56,10 @@ class Boots:
         return cls(all=tuple(found))
 
     def at_wall(self, wall_s: float) -> float | None:
-        """Convert a wall-clock time to a position on the timeline; return None for an earlier time.
+        """Convert a wall-clock time to a position on the timeline; return None for a time before the timeline.
 
-        The clock may have been set, so the nearest journal entry determines the position.
+        The guest's clock may have been set during the timeline, so the nearest journal entry
+        determines the position.
         """
         if not self._by_wall:
             return None

@@ -24,10 +24,11 @@ _DATES = (
 
 
 def build_of(path: str, log: str, ended: float | None, boots: Boots, end_s: float) -> Span | None:
-    """Return the build in a log of DKMS; `ended` is the wall-clock time of the log's last write.
+    """Return the build that a log of DKMS describes; `ended` is the wall-clock time of the log's last write.
 
-    The result is None if the path is not a path of such a log, if the log has no date, or if the build
-    was before the boots, such as a build in the image. Without `ended`, the build has no duration.
+    The result is None if the path is not a path of a DKMS log, if the log has no date, or if the
+    build is older than the boots on the timeline, such as a build in the image. If `ended` is None,
+    the duration of the build is 0.
     """
     found, lines = _DKMS_LOG.fullmatch(path), log.splitlines()
     began = _date(lines[1]) if len(lines) > 1 else None

@@ -1,4 +1,4 @@
-"""Pure functions that read from containerd's messages in the journal when containers ran."""
+"""Pure functions that determine, from containerd's messages in the journal, when containers ran."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def containers_of(boot: Boot, end_s: float) -> list[Span]:
 def _after(mark: str, pattern: re.Pattern[str], message: str) -> str | None:
     """Return the first text that `pattern` finds after `mark`, or None.
 
-    The search time of a single expression for `mark` and `pattern` would grow with the square of
-    the message's length.
+    The search time of a single regular expression for `mark` and `pattern` would grow with the
+    square of the message's length.
     """
     _, found, rest = message.partition(mark)
     match = pattern.search(rest) if found else None

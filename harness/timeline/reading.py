@@ -99,7 +99,7 @@ class _Reader:
             self.gaps.append(Gap(what=what, reason=_first_sentence(str(error))))
 
     def bounded(self, found: list[_Found]) -> list[_Found]:
-        """Return entries of the timeline; raises LimitError if there are too many."""
+        """Return `found`, a list of timeline entries. Raises LimitError if the list has too many entries."""
         TIMELINE_ENTRIES.check(len(found), f"'{self.folder}'")
         return found
 
@@ -204,7 +204,7 @@ def _why_no_history(folder: Path) -> str:
 
 
 def _resets(reader: _Reader) -> int:
-    """Return how often the guest rebooted, from QEMU's events."""
+    """Return how often the guest rebooted, according to QEMU's events."""
     return sum(event["name"] == "RESET" and _is_of_guest(event) for event in _host_events(reader))
 
 
@@ -224,10 +224,10 @@ def _host_events(reader: _Reader) -> list[dict[str, object]]:
 
 
 def _continued(reader: _Reader, boots: Boots) -> float | None:
-    """Return the time at which this machine continued from a checkpoint, or None if it booted.
+    """Return the time at which this machine continued from a checkpoint, or None if the machine booted.
 
-    QEMU reports when the processors begin to run; if the machine boots, they begin before the
-    kernel starts.
+    QEMU reports when the virtual processors begin to run; if the machine boots, the virtual
+    processors begin to run before the kernel starts.
     """
     for event in _host_events(reader):
         if event["name"] == "RESUME" and "at_s" in event:
@@ -248,7 +248,7 @@ def _panics(reader: _Reader, boots: Boots) -> Iterator[Moment]:
 
 
 def _without_journal(reader: _Reader) -> Boots:
-    """Return one boot whose start time is from the kernel's files, since there is no journal."""
+    """Return one boot with the start time from files of the kernel, for evidence without a journal."""
     try:
         booted_s = reader.node.booted_at_s
     except HarnessError:
@@ -302,7 +302,10 @@ def _units(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
 
 
 def _steps(reader: _Reader, boots: Boots, end_s: float) -> list[Span]:
-    """Return the steps of provisioning from the outcome, or from the events if there is no outcome yet."""
+    """Return the provisioning steps from the provisioner's outcome.
+
+    If there is no outcome yet, return the steps from the provisioner's events.
+    """
     evidence = reader.node
     try:
         steps, starts = evidence.steps or (), evidence.step_starts

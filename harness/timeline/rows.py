@@ -43,7 +43,7 @@ def shown_units(timeline: Timeline) -> set[str]:
 
 
 def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
-    """Return the rows, sorted by when each row's work began in the first timeline with such work."""
+    """Return the rows, sorted by the time at which a row's work began in the first timeline that has this work."""
     units = set().union(*(shown_units(each) for each in timelines))
     found: dict[tuple[Lane, str], list[list[Span]]] = {}
     for number, timeline in enumerate(timelines):
@@ -77,7 +77,7 @@ def rows_of(timelines: Sequence[Timeline]) -> list[Row]:
 
 
 def at_most(rows: list[Row]) -> list[Row]:
-    """Return all rows or, if there are too many, some rows and a row that says so.
+    """Return all rows or, if there are too many, some rows and a row that says how many rows there are.
 
     Gaps and rows with critical work are kept first, then the rows with the longest work.
     """

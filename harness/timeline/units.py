@@ -1,4 +1,4 @@
-"""Pure functions that read from systemd's timestamps or from the journal when units started."""
+"""Pure functions that determine, from systemd's timestamps or from the journal, when units started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _FAILED = "be02cf6855d2428ba40df7e9d022f03d"
 
 
 def start_of(unit: UnitTimes, offset_s: float, end_s: float, *, has_job: bool) -> Span | None:
-    """Return the latest start of a unit, or None; `offset_s` is added to the unit's timestamps.
+    """Return the latest start of a unit, or None if the unit did not start.
+
+    `offset_s` is added to the unit's timestamps.
 
     A unit that has a job in systemd's queue and has not begun is still waiting at `end_s`, when the
     evidence was gathered.

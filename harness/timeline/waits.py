@@ -29,7 +29,8 @@ def with_blockers(
 ) -> list[Span]:
     """Return the spans of units, each with its blocker.
 
-    A unit's blocker is the last unit to become ready, among the units after which the unit starts.
+    A unit's blocker is the unit that became ready last, among the units that systemd starts before
+    the blocked unit.
 
     `began_s` is the time at which systemd started; `offset_s` is added to the timestamps of
     `units`.
@@ -68,13 +69,15 @@ def _blocked(span: Span, before: Sequence[Span], began_s: float) -> Span:
 def with_critical_path(spans: Sequence[Span], *, since_s: float = 0.0) -> list[Span]:
     """Return the spans with the critical path marked, in order of time.
 
-    The path leaves out work that had ended at `since_s`, when the machine continued from a checkpoint.
+    The critical path leaves out work that ended before `since_s`, the time at which the machine
+    continued from a checkpoint.
 
-    The path is built backwards. The path ends with the work that still waits or runs. If no work
-    waits or runs, the path ends with the boot's goal, or with a step that ended after the goal.
-    From there, the path goes back from each unit to the unit's blocker. If a span is on the path,
-    steps, builds and containers within that span are on the path too; if such spans overlap, only
-    one of them is on the path at a time.
+    The critical path is built backwards. The critical path ends with a unit that still waits or
+    runs. If no unit waits or runs, the critical path ends with the boot's goal, such as
+    `multi-user.target`, or, without a goal, with the unit that ended last. From its end, the
+    critical path goes back from each unit to the unit's blocker. If a span is on the critical path,
+    steps, builds and containers within this span are on the critical path too; of overlapping inner
+    spans of one kind, only one is on the critical path.
     """
     critical: set[int] = set()
     units = {
@@ -130,9 +133,10 @@ def _goal(spans: Sequence[Span], units: Mapping[str, int]) -> int | None:
 def _chain_inside(
     spans: Sequence[Span], by_end: Sequence[int], ends: Sequence[float], outer: Span
 ) -> Iterator[int]:
-    """Yield a chain of spans within `outer`, without overlaps, built from the end of `outer`.
+    """Yield the indexes of spans that are within `outer` and do not overlap, from the last span to the first span.
 
-    `by_end` has the indexes of a lane's spans, sorted by the ends of the spans, which are `ends`.
+    `by_end` has the indexes of one lane's spans, sorted by the ends of the spans; `ends` has the
+    sorted ends.
     """
     earliest_s = outer.start_s - _ROUNDING_S
     at = bisect.bisect_right(ends, outer.end_s + _ROUNDING_S)

@@ -1,11 +1,12 @@
 """Keeps shell code under test from changing the host.
 
-The code runs in a throw-away root, where the code can write anywhere and signal any process that
-it sees. All changes are gone when the shell ends. If the kernel does not
-let an ordinary user create namespaces, a weaker sandbox refuses writes outside the test's own
-folders. The weaker sandbox is never used for root. The programs beside this module set up the
-isolation in the process that becomes the shell. This process checks its isolation again before it
-runs the code.
+Shell code under test runs in a throw-away root (overlays over the host's files), where the code can
+write anywhere and signal each visible process. All changes to files are gone when the shell ends.
+If the kernel does not let an ordinary user create namespaces, a weaker sandbox refuses writes
+outside the working directory and the temporary directories. The sandbox that only refuses writes is
+never used for code of the user root. The programs `throwaway_root.py` and `write_refusal.py` set up
+the isolation, and then start the shell. Before `throwaway_root.py` executes the shell, the child
+process checks once more that its namespaces and its root directory are not the host's.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SandboxKind(enum.Enum):
 
 
 class Network(enum.Enum):
-    """The network of code under test: the host's, or only a private loopback interface."""
+    """The network of code under test: the host's network, or only a private loopback interface."""
 
     LOOPBACK = "loopback"
     HOST = "host"
@@ -65,9 +66,9 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """A kind of isolation for code under test, and the limits of the isolation.
+    """A kind of isolation for code under test, with limits on memory for files and on the number of processes.
 
-    `why` is a sentence about the missing protection; it is empty for the throw-away root.
+    `why` says which protection is missing; `why` is empty for the throw-away root.
     """
 
     kind: SandboxKind
@@ -87,16 +88,17 @@ class Sandbox:
         control_fd: int | None = None,
         report_fd: int | None = None,
     ) -> tuple[str, ...]:
-        """Return the command that runs `command` isolated, in `cwd`.
+        """Return the command that runs `command` in this sandbox, with the working directory `cwd`.
 
-        The files below the directory `layer` replace files of the throw-away root. Through the
-        socket `control_fd`, a `RootControl` can replace the whole root; the directory `shared` then
-        keeps its content. Reports go to the descriptor `report_fd` instead of stderr. The command
-        does not inherit this descriptor, so it can't write a false report.
+        The files below the directory `layer` replace the files with the same paths in the
+        throw-away root. Through the socket `control_fd`, a `RootControl` can replace the whole
+        throw-away root, except the content of the directory `shared`. The sandbox's program writes
+        its reports to the descriptor `report_fd` instead of stderr. The command does not inherit
+        the descriptor `report_fd`, so the command can't write a false report.
 
-        `scratch` must exist; the throw-away root is built in an empty directory below it. With
-        `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the directory for
-        temporary files.
+        The directory `scratch` must exist; the throw-away root is built in an empty directory below
+        `scratch`. With `SandboxKind.REFUSE`, the command may write to `scratch`, `cwd` and the
+        directory for temporary files.
         """
         if self.kind is SandboxKind.OFF:
             return tuple(command)
@@ -120,7 +122,7 @@ class Sandbox:
 
 
 def _python() -> tuple[str, ...]:
-    """Return the command of an isolated Python with the same bytecode cache as this process."""
+    """Return the command that starts Python in isolated mode (`-I`), with the same bytecode cache as this process."""
     options = ["-I", "-S"]
     if sys.dont_write_bytecode:
         options.append("-B")
@@ -136,9 +138,10 @@ def choose_sandbox(
 
     `network` applies only to the throw-away root; other sandboxes have the host's network.
 
-    For root, `auto` is the throw-away root; if the kernel refuses it, the first shell reports the
-    refusal and no code runs. Raises RequirementError if the host does not allow the sandbox, and
-    HarnessError if the check of the host failed.
+    For the user root, `auto` always names the throw-away root. If the kernel refuses the throw-away
+    root to the user root, the first shell reports the refusal and no code runs. Raises
+    RequirementError if the host does not allow the sandbox, and HarnessError if the check whether
+    the host allows the sandbox failed.
     """
     if wanted == "off":
         return Sandbox(
@@ -159,7 +162,10 @@ def choose_sandbox(
 
 
 def choose_for_user(runner: Runner, network: Network = Network.LOOPBACK) -> Sandbox:
-    """Return the throw-away root or, if the kernel refuses it, the sandbox that refuses writes."""
+    """Return the sandbox with a throw-away root, or else the sandbox that refuses writes.
+
+    The kernel may refuse the throw-away root.
+    """
     refusal = find_refusal(SandboxKind.THROWAWAY, runner, network)
     if not refusal:
         return Sandbox(kind=SandboxKind.THROWAWAY, network=network)
@@ -188,8 +194,9 @@ def _refusing_writes(runner: Runner, reason: str) -> Sandbox:
 def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.LOOPBACK) -> str:
     """Return the kernel's message if the kernel refuses the sandbox `kind`, and otherwise ''.
 
-    This function runs a command in the sandbox, to check that a deletion does not reach the host.
-    Raises HarnessError for any other error: an error of a busy host must not disable the sandbox.
+    This function runs a command in the sandbox; in the throw-away root, this command deletes a
+    file, which must stay on the host. Raises HarnessError for any error except a refusal, because
+    an error of a busy host must not disable the sandbox.
     """
     with temporary_folder("harness-sandbox") as scratch:
         is_thrown_away = kind is SandboxKind.THROWAWAY
@@ -224,7 +231,8 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
 def check_entered(exit_code: int, report: str) -> None:
     """Raise an error if a shell could not enter its sandbox and therefore ran no code.
 
-    `report` is the text at the descriptor `report_fd` or, without this descriptor, on stderr.
+    `report` is the text that the sandbox's program wrote to the descriptor `report_fd` or, without
+    this descriptor, to stderr.
     """
     if not report.startswith(MARK) or exit_code not in {KERNEL_REFUSES, CANNOT_ENTER}:
         return

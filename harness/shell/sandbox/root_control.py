@@ -18,7 +18,8 @@ _ANSWER_S = 30.0
 class RootControl:
     """The harness's end of the socket on which `throwaway_root.py` accepts requests.
 
-    The program inherits `other_end`. Requests and answers are lines. Call `close` at the end.
+    `throwaway_root.py` inherits the other end of the socket, `other_end`. Each request and each
+    answer on the socket is one line. Call `close` when the socket is no longer needed.
     """
 
     def __init__(self) -> None:
@@ -26,16 +27,16 @@ class RootControl:
         self._received = b""
 
     def close_other_end(self) -> None:
-        """Close this process's `other_end`, so that the socket closes when the program ends."""
+        """Close `other_end` in this process, so that the socket closes when `throwaway_root.py` ends."""
         self.other_end.close()
 
     @functools.cached_property
     def first_process(self) -> int:
-        """Return the PID that the throw-away root's first process has in this PID namespace."""
+        """Return the PID, in this process's PID namespace, of the first process in the throw-away root."""
         return int(self._next_line())
 
     def renew(self) -> None:
-        """Replace the root by a root that contains only the files written before the first `renew`.
+        """Replace the throw-away root by a new root, in which all changes since the first `renew` are undone.
 
         All processes whose root directory is the old root get the new root; processes with another
         root directory must have ended. Raises HarnessError if the root can't be replaced.
@@ -43,7 +44,10 @@ class RootControl:
         self._request("renew")
 
     def fake(self, path: Path) -> None:
-        """Mount a writable copy over a directory or file of `/sys` or `/proc`, until `renew`."""
+        """Mount a writable replacement over a directory or file of `/sys` or `/proc`.
+
+        The next `renew` removes the replacement.
+        """
         self._request(f"fake {path}")
 
     def _request(self, line: str) -> None:

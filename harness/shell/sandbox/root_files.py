@@ -1,8 +1,9 @@
 """Reads and writes files in the throw-away root from a process outside of the root.
 
-Code under test may run at the same time, and replace a directory by a symbolic link between a check
-and a use. So paths are not checked first: the kernel resolves each path below the root (openat2
-with RESOLVE_IN_ROOT), and later operations use descriptors. Source: openat2(2).
+Code under test, which may run at the same time, could replace a directory by a symbolic link
+between the check and the use of a path. This module does not check paths before their use: the
+kernel resolves each path below the throw-away root (openat2 with RESOLVE_IN_ROOT), and later
+operations use the opened descriptors. Source: openat2(2).
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class RootFiles:
     """The files below `root`; methods take the paths that processes inside the root use.
 
     A symbolic link never leads out of the root, even if code in the root creates links at the same
-    time. The exception is the result of `place`: use this path only while no code runs in the root.
-    Methods raise HarnessError for an operation that fails.
+    time. The path that `place` returns is not protected against symbolic links; use such a path
+    only while no code runs in the root. Methods raise HarnessError for an operation that fails.
     """
 
     def __init__(self, root: Path) -> None:
@@ -92,7 +93,7 @@ class RootFiles:
         return data
 
     def status(self, path: str | Path, *, follow: bool = True) -> os.stat_result | None:
-        """Return the result of `stat` (`lstat` with `follow=False`), or None if no file exists."""
+        """Return the result of `stat` (`lstat` with `follow=False`), or None if the path does not exist."""
         with self._acting(path, "looked at"):
             try:
                 with self._open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW) as fd:
@@ -213,7 +214,10 @@ class RootFiles:
             os.close(fd)
 
     def _behind_links(self, path: str | Path) -> str:
-        """Return the path that `path` leads to through links; make missing parent directories."""
+        """Return the path at the end of the chain of symbolic links that begins at `path`.
+
+        Make missing parent directories.
+        """
         place = str(path)
         for _ in range(_MOST_LINKS):
             with self._parent(place, make=True) as (folder, name):
@@ -253,7 +257,9 @@ class RootFiles:
     # --- places --------------------------------------------------------------------------
 
     def place(self, path: str | Path) -> Path:
-        """Return the path, outside of the root, of the root's file `path`; links are followed.
+        """Return the path by which processes outside of the root reach the root's file `path`.
+
+        Symbolic links are followed.
 
         The result is valid only while no code runs in the root.
         """
@@ -279,10 +285,13 @@ class RootFiles:
             return at
 
     def kernel_path(self, path: str | Path) -> Path | None:
-        """Return the kernel's file or directory that must be faked before `path` can be written.
+        """Return the file or directory to replace before `path` can be written.
 
-        The result is an existing file of `/proc`, or else a directory such as `/sys/module`. The
-        result is None for a path outside of `/sys` and `/proc`.
+        A writable replacement must be mounted over the returned file or directory.
+
+        For an existing file of `/proc`, the result is the file itself; otherwise the result is a
+        directory such as `/sys/module`. The result is None for a path outside of `/sys` and
+        `/proc`.
         """
         inside = Path("/") / self.place(path).relative_to(self.root)
         parts = inside.parts[1:]
@@ -306,7 +315,7 @@ def _number(status: os.stat_result) -> tuple[int, int]:
 
 
 def _expect_no_kernel_file(fd: int) -> None:
-    """Raise OSError for a file of procfs or sysfs: a write to it would change the host's kernel."""
+    """Raise OSError for a file of procfs or sysfs, because a write to such a file would change the host's kernel."""
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     if _libc.fstatfs(fd, found) < 0:
         number = ctypes.get_errno()

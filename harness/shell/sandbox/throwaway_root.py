@@ -1,28 +1,30 @@
-"""A program that runs one command in a throw-away root; it imports no module of the harness.
+"""A program that runs one command in a throw-away root; the program imports no module of the harness.
 
 Usage: throwaway_root.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]
 
 Isolation: the command sees the host's files through overlays, whose upper layers are in memory and
 vanish when the command ends. The command has its own PID, IPC, UTS and network namespaces; the
-network has only a loopback interface. The command sees few devices and none of the host's socket
-files. `/sys`, and the files of `/proc` that belong to no process, are read-only. With
-`network=host` the command has the host's network. Even then, a kernel with Landlock's scopes denies
-the command the host's abstract sockets. The command has no capabilities on the host, even if root
-starts it.
+network namespace has only a loopback interface. The command sees few devices and none of the host's
+socket files. `/sys`, and the files of `/proc` that belong to no process, are read-only. With
+`network=host` the command has the host's network. With `network=host`, a kernel that supports
+Landlock's scopes still denies the command the host's abstract sockets. The command has no
+capabilities on the host, even if the user root starts the command.
 
 Processes: this program forks process 1 of the new PID namespace, and process 1 forks the command.
-When process 1 ends, the kernel kills all other processes of the namespace, even a fork bomb. Just
-before the command starts, its process checks its namespaces and its root directory, and refuses to
-start the command if one of them is the host's: a `kill -9 -1` must never reach the host.
+When process 1 ends, the kernel kills all other processes of the PID namespace, even a fork bomb.
+Just before the command starts, the child process checks its own namespaces and root directory. The
+child process refuses to start the command if a namespace or the root directory is the host's,
+because a `kill -9 -1` must never reach the host.
 
-The parent of process 1 can replace the root while the command runs, because the parent continues to
-see the host's files. A message to the parent's socket makes the parent build a new root, with empty
-upper layers on top of the earlier files. pivot_root(2) then moves all processes to the new root.
+The parent of process 1 can replace the throw-away root while the command runs, because the parent
+continues to see the host's files. On request through its socket, the parent of process 1 provides a
+new root, with empty upper layers on top of the layers of the first root. pivot_root(2) moves all
+processes of the mount namespace to the new root.
 
-This program starts once for each spec file. The program does not even import pathlib or json,
-because the import of these modules takes longer than all mounts. Sources: user_namespaces(7),
-mount_namespaces(7), overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7),
-netdevice(7), landlock(7), seccomp(2), vsock(7).
+Because this program starts for each `*_spec.sh` file, the program does not even import pathlib or
+json, whose import takes longer than all mounts. Sources: user_namespaces(7), mount_namespaces(7),
+overlayfs.rst, pivot_root(2), open_tree(2), network_namespaces(7), netdevice(7), landlock(7),
+seccomp(2), vsock(7).
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Suppressed:
-    """Replaces `contextlib.suppress`, whose import would take longer than all imports here."""
+    """Replaces `contextlib.suppress`, whose import would take longer than all imports of this program."""
 
     def __init__(self, error: type[OSError]) -> None:
         self.error = error
@@ -147,15 +149,16 @@ def _touch(path: str) -> None:
 
 
 def _in_root(root: str, path: str) -> str:
-    """Return the path of a file below `root`, from its absolute path inside the root."""
+    """Return the path of a file below the directory `root`; `path` is the file's absolute path inside the root."""
     return f"{root}/{path.lstrip('/')}" if path != "/" else root
 
 
 class _Places:
-    """A context manager that resolves paths below a root.
+    """A context manager that resolves paths below a root directory.
 
-    Code in an earlier root may have left symbolic links that lead out of the root. So the kernel
-    resolves parent directories below the root, and descriptors keep these directories open.
+    Code under test that ran before may have left symbolic links that lead out of the root
+    directory. To stay below the root directory, the class lets the kernel resolve parent
+    directories with RESOLVE_IN_ROOT, and keeps these directories open.
     """
 
     def __init__(self, root: str) -> None:
@@ -202,13 +205,13 @@ def _die_with_parent() -> None:
 
 
 def _expect_alive(pipe: int) -> None:
-    """Raise OSError if the parent, which has the writing end of `pipe`, has already died."""
+    """Raise OSError if the parent process, which has the writing end of `pipe`, has already died."""
     if select.select([pipe], [], [], 0)[0]:
         raise OSError("the parent process has ended")
 
 
 def _enter_user_space() -> None:
-    """As an ordinary user: enter new namespaces, in which only this user is mapped (to root)."""
+    """Enter new namespaces as an ordinary user; the new user namespace maps only this user, to root."""
     uid, gid = os.geteuid(), os.getegid()
     _call(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _SPACES), "unshare")
     _write("/proc/self/setgroups", "deny")
@@ -218,7 +221,7 @@ def _enter_user_space() -> None:
 
 
 def _enter_network_space() -> None:
-    """Enter a new network namespace: it has a loopback interface, and no abstract sockets."""
+    """Enter a new network namespace, with a loopback interface and without the host's abstract sockets."""
     _call(_libc.unshare(_CLONE_NEWNET), "unshare the network ('--shell-network=host' keeps it)")
     fd = _call(_libc.socket(_AF_INET, _SOCK_DGRAM, 0), "socket")
     request = b"lo".ljust(16, b"\0") + _IFF_UP.to_bytes(2, sys.byteorder)
@@ -227,7 +230,10 @@ def _enter_network_space() -> None:
 
 
 def _refuse_abstract_sockets() -> None:
-    """Deny this process the abstract sockets of other processes, if the kernel supports this."""
+    """Deny this process and its children the abstract sockets of all other processes.
+
+    This needs a kernel with Landlock's scopes.
+    """
     version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION)
     if version < _LANDLOCK_SCOPES_SINCE:
         return
@@ -241,8 +247,9 @@ def _refuse_abstract_sockets() -> None:
 def _refuse_vsock() -> None:
     """Deny this process vsock sockets, which reach the hypervisor from any network namespace.
 
-    io_uring(7) is denied too, since it opens sockets without the filtered system call.
-    Programs of another architecture, such as 32-bit programs, can still open such sockets.
+    io_uring(7) is denied too, because io_uring opens sockets without socket(2), the system call
+    that the seccomp filter checks. Programs of another architecture, such as 32-bit programs, can
+    still open vsock sockets.
     """
     machine = os.uname().machine
     rules = (
@@ -265,7 +272,7 @@ def _refuse_vsock() -> None:
 
 
 def _leave_session_keyring() -> None:
-    """Join a new session keyring, since the code could change the keys of the host (keyrings(7))."""
+    """Join a new session keyring, so that code under test can't change the keys of the host (keyrings(7))."""
     number = _SYS_KEYCTL[os.uname().machine]
     joined = _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
     # these errors mean that neither this process nor the code can use a keyring
@@ -274,11 +281,13 @@ def _leave_session_keyring() -> None:
 
 
 def _refuse_cgroup_spaces(limits: int, host: _Spaces) -> None:
-    """Deny the code cgroup namespaces, in which the code could mount and kill the host's cgroups.
+    """Deny code under test new cgroup namespaces.
+
+    In such a namespace, the code could mount the host's cgroups and kill their processes.
 
     `limits` is a descriptor of `/proc/sys/user`, whose files belong to the user namespace of the
-    process that opens them; see namespaces(7). The code could raise the limit with
-    CAP_SYS_RESOURCE.
+    process that opens them; see namespaces(7). CAP_SYS_RESOURCE is dropped, because with this
+    capability the code could raise the limit on cgroup namespaces again.
     """
     if os.readlink("/proc/self/ns/user") == host.names["user"]:
         raise OSError("the user namespace is not a new one")
@@ -291,7 +300,10 @@ def _refuse_cgroup_spaces(limits: int, host: _Spaces) -> None:
 
 
 def _drop_root() -> None:
-    """As root: enter a user namespace with the same ids, but without the host's capabilities."""
+    """Enter a new user namespace as the user root.
+
+    The user namespace has the same ids, but no capabilities on the host.
+    """
     ready_read, ready_write = os.pipe()
     target = os.getpid()
     mapper = os.fork()
@@ -329,14 +341,16 @@ def _mount_points() -> list[tuple[str, str]]:
 
 
 class _RootBuilder:
-    """Builds roots from overlays below `staging`, in the namespace of the first process.
+    """Builds throw-away roots from overlays below the directory `staging`.
 
-    As the user root, the class mounts one overlay over `/` and one over each mount below `/`. To
-    an ordinary user, and to root inside another sandbox, the kernel refuses an overlay that would
-    show files below a mount point. For these users, a new directory with an overlay for each entry
-    replaces a directory that contains mount points. A file system that supports no overlay is
-    shown read-only. The files below `replaced` hide the host's files. `shared` is a directory that
-    all roots share; it begins with the files that the host's directory has.
+    If the program runs as the user root, the class mounts one overlay over `/` and one overlay over
+    each mount point below `/`. To an ordinary user, and to the user root inside another sandbox,
+    the kernel refuses an overlay of a directory that contains mount points, because the overlay
+    would show files that the mounts hide. If the kernel refuses such an overlay, the class replaces
+    the directory that contains mount points by a new directory, with an overlay for each entry. A
+    file system that supports no overlay is shown read-only. The files below `replaced` hide the
+    host's files with the same paths. `shared` is a directory that all roots share; at first, the
+    directory has copies of the files in the host's directory `shared`.
     """
 
     def __init__(self, settings: dict[str, str], sockets: int, *, is_root: bool) -> None:
@@ -373,10 +387,13 @@ class _RootBuilder:
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
     def build(self, place: str, below: str | None = None) -> tuple[str, list[str]]:
-        """Build a new root at `place`, with its layers on top of the layers of an earlier root.
+        """Build a new root at `place`.
 
-        Return the root, and the paths that are read-only in it; if there is an earlier root, these
-        paths are empty in the new root.
+        If `below` is given, the new root's upper layers are on top of the layers of the earlier
+        root at `below`.
+
+        Return the directory of the new root, and the paths that are read-only in the new root. If
+        `below` is given, the read-only paths are still empty in the new root.
         """
         root = f"{place}/root"
         os.mkdir(root)
@@ -421,8 +438,8 @@ class _RootBuilder:
     def build_again(self) -> tuple[int, list[str]]:
         """Build a root whose upper layers are empty.
 
-        Return the root as a detached mount tree, and the paths whose mounts have to be moved from the
-        present root to this root.
+        Return the new root as a detached mount tree, and the paths whose mounts have to be moved
+        from the present root to the new root.
         """
         if not self.is_in_memory:
             raise OSError("a root whose layers are on a disk can't be renewed")
@@ -436,7 +453,10 @@ class _RootBuilder:
             self._leave(place)
 
     def build_fake(self, path: str) -> int:
-        """Return a detached mount tree with a writable copy of the kernel's `path`."""
+        """Return a detached mount tree that can hide the kernel's `path`.
+
+        The tree is a writable copy of a directory, or an empty file.
+        """
         place = self._new_place()
         try:
             if os.path.isdir(path):
@@ -468,7 +488,7 @@ class _RootBuilder:
 
 
 def _copy_texts(source: str, target: str) -> None:
-    """Copy the beginning of each file of a directory; make empty copies of its subdirectories."""
+    """Copy the beginning of each file in a directory; make an empty directory for each subdirectory."""
     for name in os.listdir(source):
         entry = f"{source}/{name}"
         with _Suppressed(OSError):
@@ -540,7 +560,11 @@ class _Layers:
                 self._show_read_only(source, target, path)
 
     def _entries(self, folder: str) -> list[str]:
-        """Return the names in a directory, or the known names if the directory can't be listed."""
+        """Return the names in a directory.
+
+        If the directory can't be listed, return only the names that the paths of mount points, of
+        `cwd` and of `staging` contain.
+        """
         try:
             return sorted(os.listdir(folder))
         except PermissionError:
@@ -577,7 +601,7 @@ class _Layers:
             os.close(file)
 
     def overlay(self, lower: str, target: str, name: str) -> bool:
-        """Mount an overlay of `lower` at `target`; return whether the kernel allowed it.
+        """Mount an overlay of `lower` at `target`; return whether the kernel allowed the mount.
 
         The files of an earlier root and the files of `replaced` are layers between `lower` and the
         upper layer.
@@ -614,9 +638,9 @@ class _Layers:
 
 
 def _for_options(place: str, held: list[int]) -> str:
-    """Return a path of the directory `place` without characters that separate mount options.
+    """Return a path that leads to the directory `place` and has no characters that separate mount options.
 
-    A descriptor that keeps the path valid is appended to `held`.
+    If the path needs an open descriptor, the descriptor is appended to `held`.
     """
     if not any(character in place for character in ":,\\"):
         return place
@@ -627,7 +651,8 @@ def _for_options(place: str, held: list[int]) -> str:
 def _bound_sockets(table: int) -> list[str]:
     """Return the paths of the Unix sockets that the host's processes have bound.
 
-    `table` is `/proc/net/unix`, opened before this process left the host's network namespace.
+    `table` is a descriptor of `/proc/net/unix` that was opened before this process left the host's
+    network namespace.
     """
     os.lseek(table, 0, os.SEEK_SET)
     data = b""
@@ -638,7 +663,7 @@ def _bound_sockets(table: int) -> list[str]:
 
 
 def _cover(root: str, sockets: list[str]) -> None:
-    """Hide the host's socket files, since their daemons (such as systemd) act on the host."""
+    """Hide the host's socket files, because the daemons behind these sockets (such as systemd) act on the host."""
     for path in sockets:
         with _Suppressed(OSError), _Places(root) as places:
             place = places.of(path) if path.startswith("/") else ""
@@ -655,9 +680,9 @@ def _is_below(path: str, *places: str) -> bool:
 
 
 def _overlay_options(staging: str) -> str | None:
-    """Return the mount options by which an overlay's upper layer in `staging` can mark deletions.
+    """Return the mount options with which an overlay can mark deletions in an upper layer below `staging`.
 
-    Return None if the file system can't hold an upper layer.
+    Return None if the file system of `staging` supports no upper layer.
     """
     for attribute, options in (
         ("trusted.overlay.trial", ""),
@@ -672,9 +697,9 @@ def _overlay_options(staging: str) -> str | None:
 def _make_ours(lower: str, upper: str, *used: str) -> None:
     """Prepare an ordinary user's upper layer, so that code may write where root could write.
 
-    If a directory is in both layers, the owner in the upper layer counts. The kernel can't copy a
-    directory of another user to the upper layer, so the directories above the `used` paths are
-    made in the upper layer too.
+    If a directory is in the lower and the upper layer, the kernel uses the owner that the directory
+    has in the upper layer. The kernel can't copy a directory of another user to the upper layer, so
+    this function makes the directories above the `used` paths in the upper layer.
     """
     for place in used:
         above, own = lower, upper
@@ -695,7 +720,7 @@ def _make_ours(lower: str, upper: str, *used: str) -> None:
 
 
 def _take(lower: str, upper: str, depth: int) -> None:
-    """Make the directories below `lower` in `upper` too; copy configuration files."""
+    """Make a directory in `upper` for each directory below `lower`; copy configuration files to `upper`."""
     with _Suppressed(OSError), os.scandir(lower) as entries:
         for entry in entries:
             with _Suppressed(OSError):
@@ -727,14 +752,14 @@ def _attach(tree: int, target: str) -> None:
 
 
 def _pivot() -> None:
-    """Make the working directory (a mount point) the root of all processes of this namespace."""
+    """Make the working directory (a mount point) the root directory of all processes in this mount namespace."""
     number = _SYS_PIVOT_ROOT[os.uname().machine]
     _call(_libc.syscall(number, b".", b"."), "pivot_root")
     _call(_libc.umount2(b".", _MNT_DETACH), "umount of the old root")
 
 
 def _make_read_only(target: str) -> None:
-    """Make mounts read-only; disable device files, to which a read-only mount allows writes."""
+    """Make mounts read-only; disable device files, because even a read-only mount allows writes to device files."""
     attributes = (ctypes.c_uint64 * 4)(_MS_RDONLY | _MS_NODEV, 0, 0, 0)
     status = _libc.syscall(
         _SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), _AT_RECURSIVE, attributes, 32
@@ -763,7 +788,8 @@ def _build_dev(dev: str) -> None:
 def _finish_root(root: str, limit: int) -> int:
     """Mount `/proc` of the new PID namespace, then make `root` the root directory.
 
-    Return a descriptor of `/proc/sys/user` that allows writes.
+    Return a descriptor of `/proc/sys/user`, through which the files of this directory can still be
+    written.
     """
     proc = f"{root}/proc"
     _mount("proc", proc, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
@@ -818,7 +844,7 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _reset_signals() -> None:
-    """Restore the default action of signals that are ignored here; Python ignores SIGPIPE."""
+    """Restore the default action of the signals that this process ignores, such as SIGPIPE, which Python ignores."""
     for number in signal.valid_signals():
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -839,7 +865,11 @@ class _Spaces:
 
 
 def _expect_new_spaces(host: _Spaces) -> None:
-    """Raise OSError if the mount namespace, or the PID namespace of children, is the host's."""
+    """Raise OSError if this process or its children can reach the host's mounts or processes.
+
+    This process must not be in the host's mount namespace, and its children must not be in the
+    host's PID namespace.
+    """
     with _Suppressed(FileNotFoundError):  # no process is in the new PID namespace yet
         if os.readlink("/proc/self/ns/pid_for_children") == host.names["pid"]:
             raise OSError("the PID namespace is not a new one")
@@ -863,7 +893,7 @@ def _refuse_to_run_on(host: _Spaces) -> None:
 
 
 def _run(command: list[str], cwd: str, host: _Spaces) -> NoReturn:
-    """In the child process: check that this is not the host, then execute the command."""
+    """Check, in the child process, that this process is isolated from the host, then execute the command."""
     try:
         _refuse_to_run_on(host)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
@@ -932,7 +962,10 @@ def _throw_away(settings: dict[str, str], command: list[str]) -> int:
 
 
 class _MountSpace:
-    """A context manager that enters the mount namespace at `path` and its root directory."""
+    """A context manager that moves this process to the mount namespace at `path`.
+
+    The process also moves to the root directory of this namespace.
+    """
 
     def __init__(self, path: str) -> None:
         self.own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -961,7 +994,7 @@ class _MountSpace:
 
 
 class _Renewal:
-    """Replaces the root of the processes that run in the namespaces of process 1, `init`."""
+    """Replaces the root of the processes that run in the namespaces of process 1, whose PID on the host is `init`."""
 
     def __init__(self, builder: _RootBuilder, init: int) -> None:
         self.builder = builder
@@ -970,7 +1003,7 @@ class _Renewal:
         self.prepared: tuple[int, list[str]] | None = None
 
     def serve(self, control: int) -> None:
-        """Answer each line of a request with one line, until `init` ends."""
+        """Answer each request, which is one line, with one line, until the process `init` ends."""
         os.write(control, f"{self.init}\n".encode())
         watched = os.pidfd_open(self.init)
         requests = b""
@@ -1043,7 +1076,7 @@ class _Renewal:
         return len(_read("/proc/1/mountinfo").splitlines())
 
     def _expect_no_other_mounts(self) -> None:
-        """Raise OSError if code under test mounted a file system: the new root might keep it."""
+        """Raise OSError if code under test mounted a file system, because the new root might keep this file system."""
         if self.mounts not in {-1, self._count_mounts()}:
             raise OSError("the code under test mounted a file system")
 
@@ -1058,9 +1091,9 @@ def _be_init(
     signal_write: int,
     builder: _RootBuilder,
 ) -> int:
-    """Build the new root and run the command in it.
+    """Build the throw-away root and run the command in this root.
 
-    Return the command's exit code; if a signal ended the command, write its number to
+    Return the command's exit code; if a signal ended the command, write the number of the signal to
     `signal_write`.
     """
     if os.getpid() != 1:
@@ -1095,7 +1128,7 @@ def _be_init(
 
 
 def main() -> int:
-    """Run the command in a throw-away root; return its exit code."""
+    """Run the command in a throw-away root; return the command's exit code."""
     end = sys.argv.index("--")
     settings = dict(word.split("=", 1) for word in sys.argv[1:end])
     _report["fd"] = int(settings.get("report_fd", "2"))

@@ -1,10 +1,12 @@
-"""A program that runs one command whose writes the kernel refuses; it imports no harness module.
+"""A program that runs one command whose writes outside of given paths the kernel refuses.
+
+The program imports no module of the harness.
 
 Usage: write_refusal.py [SETTING=VALUE…] -- COMMAND [ARGUMENT…]; each 'writable=PATH' allows writes
 below one path.
 
 This program is for ordinary users to whom the kernel refuses namespaces. throwaway_root.py protects
-more, and has the same exit codes. Source: landlock(7).
+the host better than this program, and has the same exit codes. Source: landlock(7).
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class _PathRule(ctypes.Structure):
 
 
 def _reset_signals() -> None:
-    """Restore the default action of signals that are ignored here; Python ignores SIGPIPE."""
+    """Restore the default action of the signals that this process ignores, such as SIGPIPE, which Python ignores."""
     for number in signal.valid_signals():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

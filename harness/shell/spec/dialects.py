@@ -17,11 +17,11 @@ class Dialect(Protocol):
     """Generates the parts of a translated spec that depend on the kind of shell."""
 
     def text(self, number: int) -> str:
-        """Return the command that runs the body (of a group or example) with this number."""
+        """Return the command that runs the body of the group or example with the number `number`."""
         ...
 
     def outputs(self) -> str:
-        """Return the redirections of an example: of stdout, of stderr, and to its pipe."""
+        """Return the redirections for an example: for its stdout, its stderr and the descriptor of its pipe."""
         ...
 
     def include(self, text: str) -> str:
@@ -29,10 +29,10 @@ class Dialect(Protocol):
         ...
 
     def mock(self, number: int, name: str, body: Sequence[str], *, is_file: bool) -> str:
-        """Return the code that installs a `Mock`; the code has as many lines as the block.
+        """Return the code that installs the mock of a `Mock` block; the code has as many lines as the block.
 
-        If `is_file` is true, the mock must be a file and not a function: the code looks up the
-        mock's path.
+        If `is_file` is true, the mock must be a file and not a function, because code under test
+        looks up the mock's path.
         """
         ...
 

@@ -121,17 +121,20 @@ def text_command(lines: Sequence[str], *, expand: bool) -> str:
 
 
 def inline_line(line: str) -> str:
-    """Return a line of an inline mock for use in a function: `exit` becomes `return`."""
+    """Return a line of an inline mock in the form for a function.
+
+    `exit` becomes `return`, and `echo` becomes `builtin echo`.
+    """
     return re.sub(r"^(\s*)echo\b", r"\1builtin echo", re.sub(r"^(\s*)exit\b", r"\1return", line))
 
 
 def mock_needs(body: str) -> str:
-    """Return how a mock with this body may run, as arguments for the runtime.
+    """Return how a mock with this body may run, as arguments of the shell function `__hx_mock`.
 
-    `inline`: the mock only prints its arguments or fixed text and exits, so it runs as a function.
-    `process`: the mock inspects its own process, so the mock needs a new process. Else `fork`,
-    followed by all names in the body: the mock runs in a subshell, which first removes the names
-    that a child process would not see.
+    `inline`: the mock only prints its arguments or fixed text and exits, so the mock runs as a
+    shell function. `process`: the mock inspects its own process, so the mock needs a new process.
+    `fork`, followed by all names in the body: any other mock runs in a subshell, which first
+    removes the functions and variables that a child process would not see.
     """
     if all(_INLINE_LINE.match(line) for line in body.split("\n")):
         return "inline"

@@ -1,7 +1,8 @@
-"""Translates a `*_spec.sh` into a pytest module for the `shell` fixture, for people to review.
+"""Translates a `*_spec.sh` file into a pytest module that uses the `shell` fixture; people review the module.
 
-A line without an equivalent becomes a call of `pytest.fail` in the test of its example. The call
-quotes the line and gives the reason, so the test cannot pass by accident.
+A line of a spec without an equivalent in Python becomes a call of `pytest.fail` in the test of the
+line's example. The call of `pytest.fail` quotes the line and states why the line has no equivalent,
+so the test cannot pass by accident.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _SKIPPED = '@pytest.mark.skip(reason="skipped in the spec")'
 def migrate(
     path: str, text: str, evaluate_rows: RowEvaluator, project: MigratedProject | None = None
 ) -> str:
-    """Return a module with the same tests as the spec whose content is `text`.
+    """Return the text of a pytest module with the same tests as the spec whose content is `text`.
 
     Raises BadInputError if the spec has an error.
     """

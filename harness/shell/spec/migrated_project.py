@@ -1,4 +1,4 @@
-"""Writes the fixture that gives a translated spec the settings of the spec's project."""
+"""Writes the pytest fixture that applies the settings of a spec's project to the translated spec."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MigratedProject:
 
     @property
     def has_errexit(self) -> bool:
-        """Whether the helper modules set errexit, which then stays set in 'When run'."""
+        """Whether the project's helper modules set errexit, which then stays set in the evaluations of `When run`."""
         return bool(_ERREXIT.search(self.helper_text))
 
     @property
@@ -71,7 +71,7 @@ class MigratedProject:
         return bool(_HOOKS_AFTER.search(self.helper_text))
 
     def fixture(self) -> str:
-        """Return the code of the fixture that applies these settings to the tests of a module."""
+        """Return the code of the fixture that applies the project's settings to the tests of a module."""
         arguments = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return (
             "@pytest.fixture(autouse=True)\n"
@@ -82,7 +82,7 @@ class MigratedProject:
 
 
 def _relative(path: Path, root: Path) -> str:
-    """Return a path relative to `root`: '' for `root`; a path outside of `root` stays absolute."""
+    """Return a path relative to `root`: '' for `root` itself, and an absolute path for a path outside of `root`."""
     if not path.is_relative_to(root):
         return str(path)
     return "" if path == root else str(path.relative_to(root))

@@ -1,7 +1,7 @@
-"""Writes each `Mock` block of a spec to a directory of its own, which is prepended to PATH.
+"""Writes each `Mock` block of a spec to a separate directory, which is prepended to PATH.
 
-A mock whose name is a path is written only as `.body`; the shell later copies it to that path in
-the throw-away root.
+A mock whose name is a path is written only to the file `.body`, which the shell later copies to
+this path in the throw-away root.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ POSIX_RUNTIME = Path(__file__).with_name("posix") / "mock.sh"
 
 
 def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
-    """Write each mock of `spec` below `folder`, as `.body` and as a hard link with the mock's name.
+    """Write each mock of `spec` below `folder`: a file `.body`, and a hard link to `.body` with the mock's name.
 
-    In the throw-away root, code that writes to the named file does not change `.body`, since
-    overlayfs copies only the named file before the write.
+    In the throw-away root, a write to the hard link does not change `.body`, because overlayfs
+    first copies the hard link to a separate file.
     """
     for mock in spec.mocks:
         directory = folder / str(mock.number)
@@ -35,7 +35,9 @@ def write_mocks(spec: SpecFile, folder: Path, shell: SpecShell) -> None:
 
 
 def write_writable_folders(spec: SpecFile, layer: Path, cwd: Path) -> Path | None:
-    """Make the directories of mocked paths in `layer`, so that an ordinary user can write there.
+    """Make, in `layer`, the directories of mocks whose names are paths.
+
+    An ordinary user can then write to these directories.
 
     In an ordinary user's throw-away root, a directory such as `/usr/bin` is writable only if the
     directory also exists in `layer`. Return the layer, or None if the layer has no directories.

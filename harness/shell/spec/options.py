@@ -42,7 +42,7 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecOptions:
-    """The options of `.shellspec` that change how specs run; pytest controls the rest."""
+    """The options in `.shellspec` files that change how specs run; other options of shellspec are ignored."""
 
     shell: SpecShell = BASH
     requires: tuple[str, ...] = ()
@@ -138,7 +138,8 @@ def _apply(options: SpecOptions, words: Sequence[Word], path: Path, line: int) -
 def _expand(value: str, path: Path, line: int) -> str:
     """Expand variables of the environment in an option, as shellspec does.
 
-    Raises BadInputError for a command substitution: option files are read outside of the sandbox.
+    Raises BadInputError for a command substitution, because option files are read outside of the
+    sandbox.
     """
     left = _VARIABLE.sub("", value)
     if "$" in left or "`" in left:
@@ -179,8 +180,8 @@ def is_spec(path: Path) -> bool:
     """Return whether a file matches the pattern of specs in the options of its project.
 
     The pattern must match the file's name, its path in the project, or its whole path. A Python
-    file is not a spec. If the project's options cannot be read, files with the usual name are
-    treated as specs; collecting such a file reports the error.
+    file is never a spec. If the project's options cannot be read, a file named `*_spec.sh` counts
+    as a spec, and the collection of this file reports the error.
     """
     if path.suffix == ".py":
         return False
@@ -198,7 +199,7 @@ def is_spec(path: Path) -> bool:
 
 @functools.cache
 def _root_and_pattern(directory: Path) -> tuple[Path, str]:
-    """Return the project's folder, or the topmost folder, and the pattern of the project's specs."""
+    """Return the project's directory, or `/` if there is no project, and the pattern of the project's specs."""
     if (directory / ".shellspec").is_file():
         return directory, read_options(directory).pattern
     if directory == directory.parent:

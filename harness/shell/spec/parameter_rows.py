@@ -1,4 +1,4 @@
-"""Runs the code of a `Parameters:dynamic` block, which generates the rows."""
+"""Runs the code of a `Parameters:dynamic` block; the code generates the rows of parameters."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ fi
 
 
 class ShellRowEvaluator:
-    """Evaluates the code of rows in a new shell, isolated like all code of a spec.
+    """Runs, in a new and isolated shell, the code that generates the rows of a `Parameters:dynamic` block.
 
-    The code sees `%const` constants and the environment, with `env` added. `sandbox` is called
-    only for a file with a `Parameters:dynamic` block, since most files have no such block.
+    The code sees the `%const` constants, and the environment variables of pytest and of `env`. The
+    function `sandbox`, which chooses the sandbox, is called only for a file with a
+    `Parameters:dynamic` block.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reads the rows of a `Parameters` block: as words, and as code that passes them to the shell."""
+"""Reads the rows of a `Parameters` block: as words, and as code that passes the rows to the shell."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DATA = re.compile(r"(^|[\n;]|\bdo\b|\bthen\b|\{|&&|\|\|)([ \t]*)%data\b")
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows as words that may still need expansion, and `code` that passes them to the shell."""
+    """The rows of a `Parameters` block, as words that may still need expansion (`rows`) and as shell code (`code`)."""
 
     rows: list[tuple[Word, ...]]
     code: str
 
 
 def read(mode: str, lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Read the inner `lines` of a block; in the mode `value`, one item has all words.
+    """Read the `lines` inside a `Parameters` block; in the mode `value`, `lines` has only one item, with all words.
 
     `evaluate` runs code that calls `%data` for each row.
     """
@@ -66,7 +66,7 @@ def _block(lines: Sequence[str]) -> Rows:
 
 
 def _joined(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines; a quote that is open at the end of a line continues it on the next line."""
+    """Yield the lines; join a line that has an open quote at its end with the next line."""
     line = ""
     for at, part in enumerate(lines):
         line += part
@@ -78,7 +78,7 @@ def _joined(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _product(lines: Sequence[str], evaluate: Evaluate) -> Rows:
-    """Return all combinations of the lines' words; the shell combines words that need expansion."""
+    """Return all combinations of the words on the lines; if a word needs expansion, a shell makes the combinations."""
     rows = list(itertools.product(*(split_words(line) for line in lines)))
     if all(word.literal for row in rows for word in row):
         return _literal([tuple(word.text for word in row) for row in rows])

@@ -1,4 +1,7 @@
-"""Matches the patterns of `match pattern`, which shellspec passes to the shell's `case`."""
+"""Matches the patterns of the matcher `match pattern`.
+
+Shellspec itself passes these patterns to the shell's `case`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ def pattern_matches(pattern: str, text: str) -> bool:
     """Return whether a pattern of `*`, `?`, `[…]`, `[!…]` and `|` matches the whole `text`.
 
     A bar separates alternatives, even in brackets. A backslash and `^` are literal, since shellspec
-    quotes them. A pattern with an empty alternative matches nothing: it is invalid in `case`.
+    quotes them. A pattern with an empty alternative matches nothing, because such a pattern is
+    invalid in `case`.
     """
     alternatives = pattern.split("|")
     return all(alternatives) and any(
@@ -52,7 +56,7 @@ def _to_regex(pattern: str) -> str:
 
 
 def _members(inner: str) -> str:
-    """Return the content of a bracket as a regular expression."""
+    """Return the regular expression for the content of a bracket expression, such as `!a-z`."""
     negation = "^" if inner.startswith("!") and len(inner) > 1 else ""
     members = _SPECIAL.sub(
         lambda found: _CLASSES.get(found[0], "" if len(found[0]) > 1 else f"\\{found[0]}"),

@@ -1,4 +1,4 @@
-"""Finds a spec project and its options, and the environment of the project's shells."""
+"""Finds a spec project with its options, and determines the environment of the project's shells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ SHELLSPEC_VERSION = "0.28.1"
 
 
 def find_root(start: Path, fallback: Path) -> Path:
-    """Return the nearest directory with a `.shellspec`: `start` or one of its parents."""
+    """Return the nearest directory with a `.shellspec` file, from `start` upwards.
+
+    Return `fallback` if there is no such directory.
+    """
     for directory in (start, *start.parents):
         if (directory / ".shellspec").is_file():
             return directory
@@ -30,7 +33,7 @@ def find_root(start: Path, fallback: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A directory with specs, and its options."""
+    """A directory with specs, and the options from the directory's `.shellspec` files."""
 
     root: Path
     options: SpecOptions = field(default_factory=SpecOptions)
@@ -41,7 +44,7 @@ class Project:
         return cls(root=root, options=read_options(root))
 
     def relative(self, path: Path) -> str:
-        """Return `path` in the form that messages and specs show."""
+        """Return `path` relative to the project's directory, or the whole path if `path` is outside of the project."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     def exec_dir(self, spec: Path) -> Path:
@@ -68,7 +71,8 @@ class Project:
 class ScratchFolder:
     """The temporary directory of a run, for mocks and for `SHELLSPEC_TMPBASE`.
 
-    The directory has a lease, so that a later run removes the directory of a killed run.
+    A lease protects the directory while the run lasts; if the run is killed, a later run removes
+    the directory.
     """
 
     def __init__(self) -> None:
@@ -109,7 +113,7 @@ def environment(
 
 
 def _restricted_path(options: SpecOptions, support: Path) -> Mapping[str, str]:
-    """Return the variable from which the shell sets PATH if the option `--sandbox` is given."""
+    """Return the variable `HX_PATH`, from which the shell sets PATH, or nothing without the option `--sandbox`."""
     if not options.mocks_only:
         return {}
     return {"HX_PATH": ":".join(filter(None, [str(support), options.sandbox_path]))}

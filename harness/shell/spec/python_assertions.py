@@ -1,9 +1,9 @@
 """Writes expectations of a spec as assertions in Python, for `harness migrate`.
 
-A word with plain variables becomes an f-string with variables of the evaluation's result. Other
-expansions run in the evaluation, after its code, and the test reads the results from the
-evaluation. Files and variables are read in the evaluation too, if later code of the example could
-change them.
+A word that contains only text and plain variables becomes an f-string, which reads the variables
+from the evaluation's result. Other expansions of a word run in the evaluation, after the evaluated
+code, and the test reads the results of the expansions from the evaluation. If later code of the
+example could change a file or a variable, the evaluation reads the file or the variable.
 """
 
 from __future__ import annotations
@@ -80,22 +80,23 @@ _OF_ANY_VALUE = {"be present", "be blank", "be defined", "be undefined", "be suc
 
 
 def docstring(text: str) -> str:
-    """Return a docstring with a text from a spec, or the path of a spec."""
+    """Return a docstring that contains `text`: a text from a spec, or a sentence with the path of a spec."""
     quoted = text.replace("\\", "\\\\").replace('"', "'")
     return f'"""{visible(quoted)}"""'
 
 
 class NoEquivalentError(ValueError):
-    """A line has no equivalent in Python; the message gives the reason."""
+    """A line of a spec has no equivalent in Python; the message states the reason."""
 
 
 @dataclass(kw_only=True)
 class AssertionWriter:
-    """Writes the expectations of one example.
+    """Writes the expectations of one example as Python assertions.
 
-    `captures` lists the lines of shell that the evaluation has to run after its code. If `in_shell`
-    is true, these lines also read the files and variables. `aliases` maps the spec's names for
-    paths to these paths. `row_length` is the number of parameters, or None if rows are shell code.
+    `captures` lists the lines of shell code that the evaluation has to run after the evaluated
+    code. If `in_shell` is true, the lines in `captures` read the files and variables that the
+    expectations mention. `aliases` maps each name that the spec defines for a path to this path.
+    `row_length` is the number of parameters in a row, or None if the rows are shell code.
     """
 
     aliases: Mapping[str, Word] = field(default_factory=dict)
@@ -153,7 +154,10 @@ class AssertionWriter:
         return f'result.variable("{name}") == "0"'
 
     def _capture(self, code: str, kind: str) -> str:
-        """Let the evaluation run code that sets the variable NAME; return the name used for NAME."""
+        """Let the evaluation run `code`, which sets the variable NAME.
+
+        Return the name that replaces NAME in the code.
+        """
         name = f"__{kind}_{len(self.captures)}"
         self.captures.append(code.replace("NAME", name))
         return name
@@ -175,7 +179,7 @@ class AssertionWriter:
         return repr(argument) if word is None else self._expression(word)
 
     def _expression(self, word: Word) -> str:
-        """Return the Python expression for a word; the evaluation expands it if it is not plain."""
+        """Return the Python expression for a word; the evaluation expands a word that is not plain."""
         if word.literal:
             return repr(word.text)
         plain = self._formatted(word.raw)
@@ -185,7 +189,7 @@ class AssertionWriter:
         return f'(result.variable("{name}") or "")'
 
     def _formatted(self, raw: str) -> str | None:
-        """Return an f-string for a word whose only expansions are plain variables."""
+        """Return an f-string for a word whose only expansions are plain variables, or None for another word."""
         out: list[str] = []
         is_quoted = False
         at = 0
@@ -234,7 +238,7 @@ class AssertionWriter:
         return f"at(shell, result, {text}{'' if follows else ', follow=False'})"
 
     def _path_word(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        """Return the path in a sentence as a word of shell."""
+        """Return the path in a sentence as a word of shell code."""
         argument = sentence.subject.argument
         word = self.aliases.get(argument) or unknown.get(argument)
         return quote(argument) if word is None else word.raw
@@ -266,7 +270,7 @@ class AssertionWriter:
         return base
 
     def _kept(self, sentence: Sentence, unknown: Mapping[str, Word]) -> str:
-        """Return the Python expression for the value that the shell computes."""
+        """Return the Python expression for the value of a sentence, which the evaluation's shell computes."""
         value = self._shell_value(sentence, unknown)
         return f'result.variable("{self._capture(f"{value}; spec_keep NAME", "value")}")'
 
@@ -299,7 +303,7 @@ class AssertionWriter:
         return "; ".join(commands)
 
     def _word(self, argument: str, unknown: Mapping[str, Word]) -> str:
-        """Return an argument of a sentence as a word of shell."""
+        """Return an argument of a sentence as a word of shell code."""
         return unknown[argument].raw if argument in unknown else quote(argument)
 
     def _path_value(

@@ -1,4 +1,4 @@
-"""Writes a module with translated tests, and the imports and helper functions that they need."""
+"""Writes a module with translated tests, and the imports and helper functions that the tests need."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _OURS = {
 
 
 def module_text(path: str, functions: Sequence[str]) -> str:
-    """Return the text of a module with these functions, translated from the spec `path`."""
+    """Return the text of a Python module with the test functions `functions`.
+
+    The functions were translated from the spec `path`.
+    """
     body = "\n\n\n".join(functions)
     if "at(shell, result" in body:
         body = f"{AT}\n\n{body}"

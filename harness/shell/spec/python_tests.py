@@ -28,8 +28,9 @@ class TestWriter:
     """Writes the test of one example; `chain` lists the file, the groups and the example.
 
     `folder` is the spec's working directory, relative to pytest's root directory. If `warns` is
-    true, an example fails if no expectation mentions a result of the evaluation. `has_errexit` says
-    that the project's helper modules set errexit, which then stays set in 'When run'.
+    true, the test fails for an output or a non-zero status that no expectation mentions.
+    `has_errexit` says whether the project's helper modules set errexit, which then stays set in the
+    evaluations of `When run`.
     """
 
     chain: Sequence[Scope]
@@ -58,7 +59,7 @@ class TestWriter:
         return f"{head}def {name}({arguments}) -> None:\n" + "\n".join(f"    {t}" for t in text)
 
     def _rows(self) -> tuple[list[str], int | None]:
-        """Return the rows as Python literals, and the count of words in a row (None for code)."""
+        """Return the rows as Python literals, and the number of words in a row (None if the rows are shell code)."""
         rows = [row for scope in self.chain for row in scope.rows]
         if all(word.literal for row in rows for word in row):
             texts = [tuple(word.text for word in row) for row in rows]
@@ -95,7 +96,10 @@ class TestWriter:
             self._define(text)
 
     def _source(self, text: str) -> None:
-        """Add a sourced file: by `shell.source` if it is the first code, otherwise by `define`."""
+        """Add the line that sources a file.
+
+        The line calls `shell.source` if possible, otherwise `shell.define`.
+        """
         words = split_words(text)[1:]
         is_first = all(line.startswith("shell.source(") for line in self.lines)
         if is_first and len(words) == 1 and words[0].literal and "/" in words[0].text:
@@ -114,7 +118,10 @@ class TestWriter:
         self.lines.append(f"shell.define({literal(f'spec_try {quote_on_lines(hook)}')})")
 
     def _without_evaluation(self, example: Scope) -> list[str]:
-        """Return the test of an example that has no evaluation and no expectations; the test is skipped."""
+        """Return the test of an example without an evaluation and without expectations.
+
+        The test ends with `pytest.skip` or `pytest.xfail`.
+        """
         for statement in example.statements:
             self._set_up(statement)
         if not any(s.text.startswith("pytest.skip(") for s in example.statements):
@@ -176,7 +183,10 @@ class TestWriter:
         writer.statement(_guarded(code))
 
     def _evaluation(self, code: str, writer: AssertionWriter, *, has_when: bool) -> str:
-        """Return the line that evaluates the example's code and its expectations' captures."""
+        """Return the line of Python that evaluates the example's code.
+
+        The `captures` of the expectations follow the line.
+        """
         kind, _, code = code.partition(" ") if has_when else ("", "", code)
         before = [h for s in self.chain for h in s.hooks.get(f"Before{kind}", ())]
         after = [
@@ -221,7 +231,7 @@ def _has_code(text: str) -> bool:
 
 
 def _guarded(code: str) -> str:
-    """Return code that ends the shell if one of its statements fails, as in a spec."""
+    """Return `code` in a form that ends the shell if a statement of the code fails, as in a spec."""
     return f"set -e\n{code}\nset +e" if may_fail(code) else code
 
 

@@ -23,7 +23,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement: shell code, Python code, or a line of the spec's language."""
+    """A statement: shell code, Python code, or a line of shellspec's language."""
 
     kind: Kind
     text: str
@@ -33,8 +33,8 @@ class Statement:
 class Scope:
     """A group or example that is being read; the file itself is the outermost group.
 
-    `by_hand` lists the lines without a translation, each with the reason. If there are such lines,
-    the examples in this scope are treated as not translated.
+    `by_hand` lists the lines without a translation, each with the reason. If `by_hand` is not
+    empty, the tests of all examples in this scope call `pytest.fail`.
     """
 
     name: str = ""

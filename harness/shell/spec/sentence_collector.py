@@ -1,4 +1,4 @@
-"""Selects the function of the runtime that captures the values for a sentence after `The`."""
+"""Selects the shell function that captures the values for a sentence of a spec (the words after `The`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OF_THE_EVALUATION = re.compile(
 
 
 def fetcher(text: str) -> str:
-    """Return the runtime function that captures the values for the sentence in `text`.
+    """Return the name of the shell function that captures the values for the sentence in `text`.
 
-    Here the words are parsed as they are written. The shell later reports the expanded words, and
-    the sentence is parsed again from the expanded words.
+    This Python function parses the words as they are written in the spec. The shell later reports
+    the expanded words, and the sentence is parsed again from the expanded words.
     """
     if _OF_THE_EVALUATION.match(text):
         return "__hx_the"

@@ -1,4 +1,4 @@
-"""Parses the sentence after `The`, and decides whether a value satisfies it.
+"""Parses a sentence of a spec (the words after `The`), and decides whether a value satisfies the sentence.
 
 The module is long because the parser and the decision share the tables of the language's words.
 """
@@ -99,7 +99,10 @@ _CLAIMS = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject; `argument_at` is the index of its argument among the words of the sentence."""
+    """The subject of a sentence.
+
+    `argument_at` is the index of the subject's argument among the words of the sentence.
+    """
 
     kind: SubjectKind
     argument: str = ""
@@ -205,7 +208,7 @@ PATH_FLAGS = {
 
 @functools.lru_cache(maxsize=4096)
 def parse_sentence(words: tuple[str, ...]) -> Sentence:
-    """Parse the words after `The`, which the shell has expanded.
+    """Parse the words that follow `The` in a spec.
 
     Raises SentenceError if the words are not a sentence.
     """
@@ -375,7 +378,7 @@ def _finish(reader: _Reader, name: str, arity: int) -> Matcher:
 
 
 def subject_value(sentence: Sentence, facts: Facts) -> str | None:
-    """Return the value that the matcher gets, or None if there is no value."""
+    """Return the value that the matcher checks, or None if there is no value."""
     value = _plain_value(sentence.subject, facts)
     for modifier in sentence.modifiers:
         value = _modify(modifier, value, facts)

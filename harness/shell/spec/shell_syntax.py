@@ -25,7 +25,7 @@ def is_complete(code: str) -> bool:
 
 
 def may_fail(code: str) -> bool:
-    """Return whether code can fail. Code that only defines functions and sets variables can't."""
+    """Return whether shell code can fail. Code that only defines functions and sets variables can't fail."""
     end: str | None = None
     for line in code.split("\n"):
         found = _FUNCTION.match(line)

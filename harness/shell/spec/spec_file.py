@@ -1,7 +1,8 @@
-"""The content of a `*_spec.sh` file: its groups, its cases and the shell code that runs them.
+"""The content of a `*_spec.sh` file: its groups, its cases and the shell code that runs the cases.
 
-Each line of the code has the line number that it has in the spec, so messages of the shell name the
-spec's lines. This module runs nothing; a caller passes the evaluator for `Parameters:dynamic`.
+Each line of the shell code has the same line number as in the spec, so messages of the shell show
+line numbers of the spec. This module runs no code; a caller passes a `RowEvaluator`, which runs
+`Parameters:dynamic` blocks.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One test of pytest: an example, or a parametrised example with one row.
+    """One pytest test: an example, or one row of a parametrised example.
 
     `number` is the case's position in the file; the harness sends this number to the shell to run
-    the case. `row` counts from 0; it is None if the example has no parameters.
+    the case. `row` is the number of the row, from 0, or None if the example has no parameters.
     """
 
     number: int
@@ -70,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class MockScript:
-    """The text of a `Mock` block; its `name` is None if only the shell can expand the name."""
+    """The text of a `Mock` block; `name` is None if the name contains expansions that only the shell can perform."""
 
     number: int
     name: str | None
@@ -79,7 +80,11 @@ class MockScript:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecFile:
-    """A translated spec: `texts` lists the bodies of its blocks, which `script` runs by number."""
+    """A translated spec.
+
+    `texts` lists the bodies of the spec's blocks, and `script` runs each body by its index in
+    `texts`.
+    """
 
     path: str
     cases: tuple[Case, ...]
@@ -100,7 +105,7 @@ class SpecFile:
 
 
 class RowEvaluator(Protocol):
-    """Runs the code of a `Parameters:dynamic` block, which calls `%data` for each row."""
+    """Runs the code of a `Parameters:dynamic` block; the code calls `%data` for each row."""
 
     def __call__(self, code: str, *, line: int) -> Sequence[tuple[str, ...]]:
         """Return the arguments of each call of `%data`."""

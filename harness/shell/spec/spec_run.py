@@ -1,10 +1,11 @@
 """Runs the cases of one spec file in a shell that forks for each case.
 
-The shell runs the file once, from top to bottom, and asks for the next case. So the set-up of a
-group runs once, and each case costs one fork. A new shell is started to run an earlier case, and
-after a case that exceeded the time limit.
+The shell runs the spec file once, from top to bottom, and asks the harness for the next case. The
+set-up of a group runs only once, and each case costs one fork. The harness starts a new shell to
+run a case before the shell's position in the file, and after a case that exceeded the time limit.
 
-The module is long because sending, reading and answering share the state of the conversation.
+The module is long because sending, reading and answering share the state of the conversation with
+the shell.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ _TRACE_END = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A case that was sent to the shell, and the set of outputs that it writes to."""
+    """A case that was sent to the shell, and the set of output files to which the case writes."""
 
     number: int
     output_set: int
@@ -88,7 +89,8 @@ class _Target:
 class _UnansweredError(Exception):
     """The example's shell ended before it answered.
 
-    `ending` is the reason if the shell of the whole file has ended; otherwise it is None.
+    `ending` is the reason why the shell of the whole file has ended, or None if only the example's
+    shell has ended.
     """
 
     def __init__(self, ending: str | None) -> None:
@@ -126,7 +128,7 @@ class SpecRun:
     # --- running -------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Start the shell, and wait until it has sourced its helper files or has ended.
+        """Start the shell, and wait until the shell has sourced the helper files or has ended.
 
         Raises RequirementError if the kernel refuses the sandbox.
         """
@@ -150,9 +152,10 @@ class SpecRun:
             raise
 
     def run(self, case: Case, following: Case | None = None) -> Verdict:
-        """Run one case; skip the cases before it that did not run.
+        """Run one case; skip the earlier cases that did not run.
 
-        The shell already runs the case `following` while this process determines the verdict.
+        While this process determines the verdict on the case, the shell already runs the case
+        `following`.
         """
         verdict = self._static_verdict(case)
         if verdict is not None:
@@ -178,7 +181,7 @@ class SpecRun:
             self._send_target(self._process, case.number)
 
     def finish(self) -> list[Problem]:
-        """Let the shell run to the end of the file; return the problems of its last hooks."""
+        """Let the shell run to the end of the file; return the problems of the file's last hooks."""
         process = self._process
         if process is not None and not self._sent:
             self._send_target(process, _FINISH)
@@ -256,7 +259,7 @@ class SpecRun:
     def _converse(
         self, process: ShellProcess, number: int, reported: ExampleRecord, deadline: float
     ) -> str | None:
-        """Read messages until case `number` has ended; return None, or the reason if it did not run."""
+        """Read messages until case `number` has ended; return None, or the reason why the case did not run."""
         while True:
             record = self._unanswered_end or process.reader.next_record()
             self._unanswered_end = None
@@ -317,7 +320,7 @@ class SpecRun:
     def _take_ending(
         self, process: ShellProcess, hook_err: str, until: int | None = None
     ) -> tuple[str, str]:
-        """Return the hook that ended its shell ('' for none), and the text written to stderr."""
+        """Return the hook that ended its shell ('' for none), and this shell's stderr."""
         hook, self._hook = self._hook, ""
         text = process.take_complaint(until)
         if hook:
@@ -369,7 +372,7 @@ class SpecRun:
             reported.add_problem(line, f"{self.spec.line(line)}{shown}", is_warning=True)
 
     def _note_hook_start(self, fields: Sequence[str], reported: ExampleRecord) -> None:
-        """Remember which hook runs, in case the hook ends its shell; with empty `fields`, no hook runs."""
+        """Remember which hook runs, in case the hook ends its shell; empty `fields` mean that no hook runs."""
         reported.hook = self._hook = ""
         if fields:
             name = _hook_name(fields[0], fields[1])
@@ -403,9 +406,11 @@ class SpecRun:
         fields: Sequence[str],
         deadline: float,
     ) -> str | None:
-        """Ask the shell for the values that a sentence needs, and to run a matcher of the spec.
+        """Ask the shell for the values that a sentence needs.
 
-        Return None, or the reason if the shell of the file has ended and can't answer.
+        The shell also runs a matcher that the spec defines.
+
+        Return None, or the reason why the shell of the file has ended.
         """
         words = tuple(fields[1:])
 
@@ -520,7 +525,7 @@ class SpecRun:
         process.send(f"{number}:{output_set * _SET_DISTANCE}:{_FIRST_RECORDS + output_set}\n")
 
     def _wait_for_words(self, process: ShellProcess, deadline: float) -> str | None:
-        """Wait for the shell's next message; return None, or the reason if no message will come."""
+        """Wait for the shell's next message; return None, or the reason why no message will come."""
         try:
             if process.wait_for_words(deadline):
                 return None
@@ -577,11 +582,11 @@ def _streams(outputs: OutputFiles, case: Case) -> Streams:
 
 
 def _stderr(outputs: OutputFiles, case: Case) -> str:
-    """Return the stderr of the evaluation; remove extra levels from its trace (`set -x`).
+    """Return the stderr of the evaluation; remove the levels that the harness adds to the trace (`set -x`).
 
-    A trace repeats the first character of its prompt for each level of `eval`. The harness runs the
-    bodies of groups and examples by `eval`, so these levels are removed. Lines `---` and `+++` of a
-    diff stay.
+    A trace of bash repeats the first character of the trace's prompt for each level of `eval`. The
+    harness runs the bodies of groups and examples by `eval`, so this function removes the levels of
+    these `eval` commands. Lines `---` and `+++` of a diff do not change.
     """
     text = outputs.err.text()
     if "__hx_status=" in text:

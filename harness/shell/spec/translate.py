@@ -1,7 +1,7 @@
-"""Translates the text of a `*_spec.sh` file into groups, cases and shell code that runs them.
+"""Translates the text of a `*_spec.sh` file into groups, cases and shell code that runs the cases.
 
-As the language defines, the first word of a line decides what the line is, even inside quotes and
-heredocs. Each line of the result has the line number that it has in the spec.
+In shellspec's language, the first word of a line decides the meaning of the line, even inside
+quotes and heredocs. Each line of the shell code has the same line number as in the spec.
 
 The module is long because all directives read and change the state of one translation.
 """
@@ -63,7 +63,8 @@ def translate(
     """Translate `text`, the content of the file `path`, for `shell`.
 
     A script that a spec sources may look up the paths of commands. `lookups_of` returns the names
-    of these commands; its argument is the word for the script in the spec.
+    of the commands whose paths a sourced script looks up; its argument is the word that names the
+    script in the spec.
 
     Raises BadInputError, with the line, for a block that is not closed or not allowed at its
     position, and for an unknown construct.
@@ -80,7 +81,7 @@ def translate(
 class _Block:
     """A group or example that is being read; the file itself is the outermost group.
 
-    `parameters` is the keyword of the last block of parameters; it is empty if there is none.
+    `parameters` is the keyword of the last `Parameters` block, or '' if there is no such block.
     """
 
     kind: str
@@ -101,7 +102,7 @@ class _Block:
     has_path_mocks: bool = False
 
     def next_path(self) -> str:
-        """Count one more inner block; return its position in the file, such as `2-1`."""
+        """Count one more inner block; return the position of the inner block in the file, such as `2-1`."""
         self.children += 1
         return f"{self.path}-{self.children}".lstrip("-")
 
@@ -404,7 +405,7 @@ class _Translator:
         return directives.render(directive)
 
     def _peek_text(self) -> list[str]:
-        """Return the `#|` lines that follow; they stay in the code, where they are comments."""
+        """Return the texts of the `#|` lines that follow; these lines stay in the shell code as comments."""
         found: list[str] = []
         for text in self.lines[self.at :]:
             marked = text.lstrip(" \t")

@@ -55,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJobs:
-    """The commands of an example's processes that did not end in time."""
+    """The commands of those processes of an example that did not end in time."""
 
     seconds: str
     commands: tuple[str, ...]
@@ -123,8 +123,9 @@ class ExampleRecord:
     def killed_by(self) -> int:
         """The number of the signal that killed the example's shell, or 0.
 
-        The exit status alone does not show the signal, since `exit 137` has the same status. But
-        the file's shell, which waits for the example's shell, names the signal on its stderr.
+        The exit status alone does not prove that a signal killed the shell, because `exit 137` has
+        the same status as SIGKILL. The shell of the spec file, which waits for the example's shell,
+        names the signal on stderr.
         """
         number = self.exit_status - 128
         is_signal = number in signal.valid_signals()
@@ -132,7 +133,7 @@ class ExampleRecord:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether the example's shell ended before the example did."""
+        """Whether the example's shell ended before the end of the example."""
         return not self.finished or self.exit_status != 0
 
     def add_problem(self, line: int, text: str, *, is_warning: bool = False) -> None:
@@ -141,7 +142,7 @@ class ExampleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSentence:
-    """One expectation that was reached: its expanded words, and the values that it needs."""
+    """One expectation that an example reached: the expanded words of the expectation, and the captured values."""
 
     line: int
     words: tuple[str, ...]
@@ -150,7 +151,10 @@ class RecordedSentence:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """The output of the evaluation and of the example itself; read only when needed."""
+    """The output of the evaluation and of the example itself.
+
+    The output of the evaluation is read only when needed.
+    """
 
     stdout: Callable[[], str]
     stderr: Callable[[], str]

@@ -1,6 +1,6 @@
 """A shell that sources the code under test once and forks for each evaluation.
 
-The module `shell` defines the class of the `shell` fixture. `warm_shell` controls the bash process
-that runs the code, `pool` keeps the processes that tests of one worker share, and `runtime.sh` is
-the part that runs inside bash.
+The module `shell` defines the class of the `shell` fixture. The module `warm_shell` controls the
+bash process that runs the code under test, the module `pool` stores the bash processes that tests
+of one worker share, and `runtime.sh` runs inside bash.
 """

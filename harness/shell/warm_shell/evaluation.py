@@ -35,8 +35,7 @@ class Evaluation:
     def variable(self, name: str) -> str | None:
         """Return a variable's text, or None if the variable is unset.
 
-        For an array the result is the element 0, or the element with the key `0`, like `$NAME` in
-        bash.
+        For an array, the result is the element with the index or key `0`, like `$NAME` in bash.
         """
         found = self.variables.get(name)
         if found is None:
@@ -54,7 +53,7 @@ class Evaluation:
         return dict(found.elements or {}) if found else {}
 
     def check(self) -> Evaluation:
-        """Return this evaluation; if its status is not 0, fail and show its stdout and stderr."""
+        """Return this evaluation; if its status is not 0, raise ExpectationError with its stdout and stderr."""
         if self.status:
             raise ExpectationError(
                 f"The shell code ended with status {self.status}.\n{self.streams()}"

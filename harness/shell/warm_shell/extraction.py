@@ -71,7 +71,7 @@ def extract_function(script: Path, name: str, runner: Runner | None = None) -> t
 
 
 def _definitions_by_lines(source: str, name: str) -> Iterator[tuple[str, int]]:
-    """Yield texts that may define the function, for a definition that the parser can't read."""
+    """Yield parts of the script that may define the function, in case the parser can't read the definition."""
     lines = source.split("\n")
     begins = re.compile(
         rf"\s*(?:function\s+{re.escape(name)}\s*(?:\(\s*\))?|{re.escape(name)}\s*\(\s*\))"

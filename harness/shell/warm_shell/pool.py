@@ -1,4 +1,4 @@
-"""Keeps warm shells, which the tests of one worker share."""
+"""Keeps warm shells (bash processes that have sourced the code under test) for all tests of one worker."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ TRACE = Path(__file__).with_name("trace.sh")
 class WarmShellPool:
     """Keeps idle warm shells between tests: one for each set of sourced scripts.
 
-    `allowed` lists further commands of the host that code under test may run; harmless commands
-    are always allowed. `coverage_of` lists files and directories whose executed lines are recorded
-    in `hits`.
+    `allowed` lists the commands of the host that code under test may run in addition to harmless
+    commands, which are always allowed. `coverage_of` lists files and directories whose executed
+    lines are recorded in `hits`.
     """
 
     def __init__(
@@ -73,7 +73,10 @@ class WarmShellPool:
 
     @functools.cached_property
     def denying_folders(self) -> list[Path]:
-        """Return the directories where known commands are denied even if this host lacks them."""
+        """Return the directories in which the commands of `KNOWN_COMMANDS` are denied.
+
+        Commands that this host lacks are denied too.
+        """
         return command_folders("", self.cwd)
 
     def _write_layer(self, name: str, allowed: frozenset[str]) -> Path:
@@ -92,7 +95,7 @@ class WarmShellPool:
         return [*denied, *(name for name in absent if name not in allowed)]
 
     def is_reported(self, path: Path) -> bool:
-        """Return whether a script that reports calls replaces the denied command at `path`."""
+        """Return whether the denied command at `path` is replaced by a script that reports the command's calls."""
         if path.parent.resolve() not in self.command_folders:
             return False
         known = path.name in KNOWN_COMMANDS and path.parent.resolve() in self.denying_folders
@@ -132,9 +135,10 @@ class WarmShellPool:
         return self._starts[allowed]
 
     def copy_of(self, script: Path, text: str, line: int) -> Path:
-        """Write the part of a script that begins at `line` to a file, at the same line number.
+        """Write `text`, the part of a script from line `line`, to a new file at the same line number.
 
-        So bash's messages and the coverage show the line numbers of the script.
+        With the same line number, bash's messages and the coverage refer to lines of the original
+        script.
         """
         content = "\n" * (line - 1) + text + "\n"
         digest = hashlib.sha256(
@@ -158,7 +162,8 @@ class WarmShellPool:
         """Return a shell that has run `code`: an idle shell, or else a new shell.
 
         The shell may run the `allowed` commands, besides the commands that all tests may run. If
-        `mocks` is given, a new shell runs the code with these mocks, and no other test uses it.
+        `mocks` is given, a new shell runs the code with these mocks, and no other test uses this
+        shell.
         """
         with naming(self.scratch):
             start = self._start_with(allowed) if allowed else self._start

@@ -1,6 +1,6 @@
 """The class of the `shell` fixture: sets up the code under test and its mocks, and evaluates code.
 
-The bash process that runs the code is in `warm_shell`.
+The module `warm_shell` controls the bash process that runs the code.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class Shell:
     ) -> None:
         """Source scripts into the warm shell; tests that source the same scripts share a shell.
 
-        Paths are relative to pytest's root directory. The variables of `env` are exported
-        first. While the scripts are sourced, no command is mocked. With `mocked=True`, the mocks
-        defined so far are in effect, and the shell is not shared. Raises HarnessError if a file is
-        missing, or if the test has already evaluated code or used the root.
+        Paths are relative to pytest's root directory. The variables of `env` are exported before
+        the scripts are sourced. By default, no command is mocked while the scripts are sourced.
+        With `mocked=True`, the mocks that the test has defined apply while the scripts are sourced,
+        and other tests do not share the shell. Raises HarnessError if a file is missing, or if the
+        test has already evaluated code or used the code's root directory.
         """
         self._expect_not_started("source")
         self._is_mocked_at_start = self._is_mocked_at_start or mocked
@@ -89,7 +90,8 @@ class Shell:
         """Define only the named functions of a script that can't be sourced.
 
         The shell options that the script sets outside of functions, by `set`, `shopt` or its
-        shebang, are set first. Raises HarnessError if the file or a function is missing.
+        shebang, are set before the functions are defined. Raises HarnessError if the file or a
+        function is missing.
         """
         self._expect_not_started("extract")
         for name in functions:
@@ -116,7 +118,7 @@ class Shell:
             )
 
     def setenv(self, **variables: str) -> None:
-        """Export variables for all evaluations of this test; `source` does not see the variables."""
+        """Export variables for all evaluations of this test; the variables are not set while scripts are sourced."""
         _require_variables(variables)
         self._environment.update(variables)
 
@@ -132,11 +134,12 @@ class Shell:
     ) -> MockedCommand:
         """Mock a command or function; functions and child processes of the code see the mock.
 
-        Without rules the mock succeeds and prints nothing. The mock of a plain name also answers
-        calls by an absolute path. Rules of an `optional` mock may stay unused.
+        Without rules the mock succeeds and prints nothing. A mock whose name has no slash answers
+        calls by an absolute path too. Rules of an `optional` mock may stay unused.
 
-        A second mock of a name replaces the first. If the first mock then has unused rules, the
-        test fails, unless that mock is `optional`. Mocks in shared fixtures should be `optional`.
+        A second mock of the same name replaces the first mock. If the replaced mock has unused
+        rules, the test fails, unless the replaced mock is `optional`. Mocks in shared fixtures
+        should be `optional`.
         """
         check_mock_name(name, source="the name of a mock")
         if name in _NEEDED_BUILTINS:
@@ -157,7 +160,7 @@ class Shell:
     def allow(self, *names: str) -> None:
         """Let the code run these commands of the host, in the throw-away root.
 
-        To allow the commands also while scripts are sourced, call this method before any code is
+        To allow the commands even while scripts are sourced, call this method before any code is
         evaluated.
         """
         for name in names:
@@ -189,7 +192,7 @@ class Shell:
     # --- files ---------------------------------------------------------------------------
 
     def write(self, path: Path | str, text: str | bytes, mode: int = 0o644) -> None:
-        """Write a file for the code under test, and its missing parent directories.
+        """Write a file for the code under test; make missing parent directories.
 
         A file below `/sys` or `/proc` hides the kernel's file with the same path.
         """
@@ -214,8 +217,8 @@ class Shell:
     def path(self, path: Path | str) -> Path:
         """Return the path on the host of a file that the code sees; links are followed.
 
-        Background processes of the code could replace a directory on that path by a link. If such
-        processes may be running, use `files`.
+        Background processes of the code could replace a directory on the returned path by a link.
+        If background processes of the code may be running, use `files` instead of `path`.
         """
         return self.files.place(path)
 
@@ -252,11 +255,13 @@ class Shell:
     def call(
         self, function: str, *arguments: str, stdin: str = "", errexit: bool = False, **env: str
     ) -> Evaluation:
-        """Call a function or command in a fork of the warm shell, with the shell's current options.
+        """Call a function or command in a fork of the warm shell.
 
-        The exception is `set -e`, which is in effect only with `errexit=True`: then a command that
-        fails ends the function, as in a script with `set -e`. Else the function continues, as it
-        does in a condition.
+        The fork has the warm shell's current options except `set -e`.
+
+        With `errexit=True`, `set -e` is in effect: a command that fails ends the function, as in a
+        script with `set -e`. Without `errexit=True`, the function continues after a command that
+        fails, as a function does in a condition.
         """
         require_text(function, source="the function")
         for argument in arguments:
@@ -299,7 +304,7 @@ class Shell:
         *,
         errexit: bool = False,
     ) -> Evaluation:
-        """Evaluate bash code of one or more commands; `call` describes `errexit`.
+        """Evaluate bash code of one or more commands; the docstring of `call` explains `errexit`.
 
         Raises UnmockedCommandError if the code ran a command that the test does not expect, and
         HarnessError if the code can't be parsed.
@@ -372,7 +377,10 @@ class Shell:
         return "\n".join([*lines, *self._prelude])
 
     def _replace_files(self, warm_shell: WarmShell, names: list[str], code: str) -> None:
-        """Replace files of the root by scripts of mocks, for calls by an absolute path."""
+        """Replace the files of mocked commands in the code's root directory by mock scripts.
+
+        Calls by an absolute path then reach the mocks.
+        """
         if warm_shell.sandbox.kind is not SandboxKind.THROWAWAY:
             return
         files = RootFiles(warm_shell.root)
@@ -390,10 +398,11 @@ class Shell:
                     files.write(path, os.fsencode(mock_script(name)), 0o755)
 
     def _unreported_paths(self, name: str, code: str) -> list[Path]:
-        """Return the paths of a command at which no script reports calls.
+        """Return those paths of a command at which no script reports calls.
 
-        A reporting script itself asks for the mock. No script reports the calls of an allowed
-        command, or of a command in a directory that has no commands on this host.
+        A path with a script that reports calls is left out, because this script asks the harness
+        for the answer of the mock. No script reports the calls of an allowed command, or of a
+        command in a directory that has no commands on this host.
         """
         is_allowed = name in self._warm_shells.allowed or name in self._allowed
         paths = self._warm_shells.places_of(name) if is_allowed else []
@@ -419,7 +428,9 @@ class Shell:
         return list(self._mocks.calls)
 
     def assert_calls(self, *expected: str) -> None:
-        """Fail unless exactly these commands ran in this order; write each as a line of shell.
+        """Fail unless exactly the `expected` calls of mocked commands happened, in this order.
+
+        Each expected call is a line of shell code.
 
         A word may be a shell pattern; `...` as the last word matches all further arguments; a
         line `...` matches any number of calls.
@@ -427,16 +438,18 @@ class Shell:
         call_order.assert_calls(self._mocks.calls, expected)
 
     def assert_order(self, *expected: str) -> None:
-        """Fail unless these commands ran in this order; other commands may run between them.
+        """Fail unless the `expected` calls of mocked commands happened in this order.
 
-        Lines are written as for `assert_calls`.
+        Other calls may happen between the expected calls.
+
+        Each expected call is written as for `assert_calls`.
         """
         call_order.assert_order(self._mocks.calls, expected)
 
     def finish(self, *, has_failed: bool = False) -> None:
-        """Give the warm shell back; fail if the test expected calls that did not happen.
+        """Give the warm shell back to the pool; fail if the test expected calls that did not happen.
 
-        If the test has failed already, unused rules are not reported.
+        If the test has failed already, unused rules of mocks are not reported.
         """
         if self._warm_shell is not None:
             self._warm_shells.give_back(self._warm_shell)

@@ -66,7 +66,8 @@ _GIVEN_TO = {"198": "define", "210": "evaluate"}
 class ShellStart:
     """The start parameters that warm shells of a pool share.
 
-    `path` is PATH without mocks. The files below `layer` replace files of the shell's root.
+    `path` is the value of PATH without the directory of the mocks. The files below `layer` replace
+    the files with the same paths in the shell's root directory.
     """
 
     cwd: Path
@@ -78,9 +79,11 @@ class ShellStart:
 
 
 class WarmShell:
-    """A warm shell. `code` is the code that the shell runs at its start: a string for each script.
+    """A bash process that has sourced the code under test.
 
-    If `mocks` is given, this code runs with these mocks, and only one test uses the shell.
+    `code` is the code that the shell runs at its start: one string for each script.
+
+    If `mocks` is given, `code` runs with these mocks, and only one test uses the shell.
     """
 
     def __init__(
@@ -254,10 +257,11 @@ class WarmShell:
                 files.write(folder / name, os.fsencode(mock_script(name)), 0o755)
 
     def _mock_folder(self) -> tuple[RootFiles, Path]:
-        """Return the folder of the mocks' scripts, and the object that writes files there.
+        """Return the object that writes the scripts of mocks, and the directory of these scripts.
 
-        Without a throw-away root the folder is on the host, and code under test could replace the
-        folder by a link. So files are written relative to an open descriptor of the folder.
+        Without a throw-away root, the directory is on the host, where code under test could replace
+        the directory by a link; the scripts are therefore written relative to an open descriptor of
+        the directory.
         """
         if self._control is None:
             return RootFiles(Path(f"/proc/self/fd/{self._mocked_fd}")), Path("/")
@@ -275,7 +279,10 @@ class WarmShell:
         return [(usage.f_ffree, usage.f_bfree) for usage in found]
 
     def _renew(self) -> bool:
-        """Replace the root by a root with only the files that sourcing wrote; return False on failure."""
+        """Replace the throw-away root by a root without the changes that were made after sourcing.
+
+        Return False on failure.
+        """
         if self._control is None:
             return True
         try:
@@ -286,7 +293,7 @@ class WarmShell:
         return True
 
     def clear(self) -> bool:
-        """End processes left by evaluations; return whether the next test may use the shell."""
+        """End the processes that evaluations left running; return whether the next test may use the shell."""
         self.case += 1
         self.process.send("clear\n")
         deadline = time.monotonic() + _CLEARING_S
@@ -323,7 +330,7 @@ class WarmShell:
         *,
         errexit: bool = False,
     ) -> Evaluation:
-        """Run `prelude`, then `code`, in a fork of the shell; `mocks` answers calls of mocks."""
+        """Run `prelude`, then `code`, in a fork of the shell; `mocks` answers the calls of mocked commands."""
         files = self._files
         outputs = files.outputs[0]
         for memory in (
