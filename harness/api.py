@@ -1,7 +1,8 @@
 """The public names for tests, conftests and plug-ins in Python.
 
-These names change only as `docs/public-interface.md` says. Every other module of `harness`, except
-`harness.expect` and `harness.shell.testing`, is private: its names may change in any release.
+The names in this module change only as `docs/public-interface.md` says. Every other module of
+`harness`, except `harness.expect` and `harness.shell.testing`, is private: its names may change in
+any release.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""User-data, meta-data and network-config, and the seed volume that contains them."""
+"""Renders cloud-init's user-data, meta-data and network-config, and writes a seed volume of these files."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class SshAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """What cloud-init does at a node's first boot.
+    """The settings and actions that cloud-init applies at a node's first boot.
 
-    `commands` run in order as root, without a shell. `early` commands run at every boot, as
-    `bootcmd`. Without `access`, nobody can log in by SSH.
+    `commands` run in order as root, without a shell. The commands in `early` run at every boot, as
+    cloud-init's `bootcmd`. Without `access`, nobody can log in by SSH.
     """
 
     hostname: str
@@ -68,7 +68,7 @@ class UserData:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedFiles:
-    """The three documents of a NoCloud volume."""
+    """The three documents of a NoCloud seed volume."""
 
     user_data: str
     meta_data: str
@@ -111,10 +111,10 @@ class CloudInitStatus(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CloudInitReport:
-    """The errors of all stages, from `/run/cloud-init/status.json`.
+    """The errors and warnings of all cloud-init stages, from `/run/cloud-init/status.json`.
 
-    `recoverable` lists the warnings that do not affect the boot. Each warning begins with its level.
-    cloud-init before 23.4 reports no warnings.
+    `recoverable` lists the warnings that do not affect the boot; each warning begins with its log
+    level. cloud-init before 23.4 reports no warnings.
     """
 
     errors: tuple[str, ...]
@@ -150,7 +150,7 @@ class CloudInitReport:
 
 
 def _stages(run: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return the stages in a status file; cloud-init lists all stages before it runs the first stage.
+    """Return the stages in a status file; cloud-init lists all stages before the first stage runs.
 
     Raises ValueError if there is no stage.
     """
@@ -187,9 +187,10 @@ def render_cloud_config(document: Mapping[str, object]) -> str:
 def cloud_config(user_data: UserData) -> dict[str, object]:
     """Return user-data as the document that `render_cloud_config` renders.
 
-    Files are base64, so that no content (quotes, newlines, binary data) can change the document.
-    Commands are lists, so that no shell parses them. Clouds limit the size of user-data, and
-    cloud-init parses the document seven times, so files that compress well are compressed.
+    Files are encoded as base64, so that no content (quotes, newlines, binary data) can change the
+    document. Commands are lists of words, so that no shell parses the commands. Clouds limit the
+    size of user-data, and cloud-init parses the document seven times, so files that compress well
+    are compressed.
     """
     document = {
         "hostname": user_data.hostname,
@@ -244,8 +245,9 @@ def render_meta_data(*, instance_id: str, hostname: str) -> str:
 def render_network_config() -> str:
     """Render a version 2 network-config: DHCP on the machine's one network card.
 
-    The card is matched by its MAC address and renamed: cloud-init 22's networkd renderer uses the
-    key as the interface's name and ignores names in `match`.
+    The document selects the card by its MAC address and renames the card. A match by name would not
+    work, because the networkd renderer of cloud-init 22 uses the key as the interface's name and
+    ignores names in `match`.
     """
     card = {
         "match": {"macaddress": MAC_ADDRESS},

@@ -48,9 +48,9 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """The keys of a data file, and the place of each value in the file.
+    """The content of a data file, and the place of each value in the file.
 
-    The location of a value is the sequence of keys and indexes that lead to it, as text.
+    A value's location is the sequence of the keys and indexes, as text, that lead to the value.
     """
 
     file: Path
@@ -58,7 +58,7 @@ class Document:
     places: Mapping[tuple[str, ...], Place]
 
     def place(self, location: Location) -> Place:
-        """Return the place of the value at `location`, or its nearest parent's place if the value is missing."""
+        """Return the place of the value at `location`; if the value is missing, of its nearest parent."""
         path = tuple(map(str, location))
         while path not in self.places:
             path = path[:-1]
@@ -76,7 +76,7 @@ class Document:
             raise _as_bad_input(error, self, _schema(cast("Hashable", shape))) from error
 
     def refusal(self, message: str, location: Location) -> BadInputError:
-        """Return the error for the value at `location`."""
+        """Return a BadInputError about the value at `location`, with the file, the line and the key."""
         place = self.place(location)
         # Use only the lengths of the two paths: an item's index in a merged list differs from its
         # index in the file.
@@ -114,8 +114,9 @@ def read_document(file: Path) -> Document:
 def extended(base: Document, own: Document, *, replaced: Collection[str] = ()) -> Document:
     """Return `own`, with the values of `base` for the keys that `own` lacks.
 
-    Mappings are merged key by key. A list in `own` is appended to the list in `base`, unless the
-    list's top-level key is in `replaced`. Any other value replaces the value of `base`.
+    Mappings are merged key by key. A list in `own` is appended to the list with the same key in
+    `base`, unless the list's top-level key is in `replaced`. Any other value in `own` replaces the
+    value in `base`.
     """
     places = dict(base.places)
     offsets: dict[tuple[str, ...], int] = {}
@@ -160,8 +161,8 @@ def _validator(shape: Any) -> pydantic_core.SchemaValidator:
 def _exact(schema: Any) -> Any:
     """Return a core schema of pydantic that accepts only numbers as numbers, and booleans as booleans.
 
-    pydantic itself would read `yes` and `"1"` as the number 1. Its strict mode would refuse each
-    list for a tuple, and each text for a member of an enum.
+    pydantic itself would read `yes` and `"1"` as the number 1. The strict mode of pydantic would
+    refuse each list for a tuple, and each text for a member of an enum.
     """
     if isinstance(schema, dict):
         exact = {key: _exact(value) for key, value in schema.items()}
@@ -179,7 +180,7 @@ def _exact(schema: Any) -> Any:
 
 
 def _refuse_equal_value(expected: Sequence[object], value: object) -> object:
-    """Return `value`; refuse a value that equals an expected value of another type, such as `True` for 1."""
+    """Return `value`; raise an error if it equals an expected value of another type, as `True` equals 1."""
     if any(each == value and type(each) is not type(value) for each in expected):
         raise pydantic_core.PydanticKnownError(
             "literal_error", {"expected": " or ".join(map(repr, expected))}
@@ -193,7 +194,7 @@ def _schema(shape: Any) -> Mapping[str, object]:
 
 
 def line_of(file: Path, location: Location) -> int:
-    """Return the line of the value at `location` in `file`, for errors that are found after reading."""
+    """Return the line of the value at `location` in `file`, for errors found after the file was read."""
     return read_document(file).place(location).line
 
 
@@ -243,10 +244,10 @@ if yaml.__with_libyaml__:
     from yaml._yaml import CParser
 
     class _Loader(_Bounded, CParser, SafeConstructor, Resolver):
-        """Parses with libyaml, which is nine times as fast as Python, but composes in Python.
+        """Parses YAML with libyaml, nine times as fast as in Python, but composes nodes in Python.
 
-        libyaml's composer recurses for each level of nesting until the process crashes; Python's
-        composer raises RecursionError.
+        For deeply nested YAML, libyaml's composer recurses until the process crashes, but the
+        composer in Python raises RecursionError.
         """
 
         def __init__(self, text: str) -> None:
@@ -258,7 +259,7 @@ if yaml.__with_libyaml__:
 else:
 
     class _Loader(_Bounded, yaml.SafeLoader):  # type: ignore[no-redef]
-        """Parses in Python, for a PyYAML that was built without libyaml."""
+        """Parses YAML in Python, for a PyYAML that was built without libyaml."""
 
 
 def parse_yaml(text: str) -> Any:
@@ -335,7 +336,7 @@ def _refuse_surprises(node: yaml.Node, file: Path, seen: set[int]) -> None:
 def _as_bad_input(
     error: pydantic.ValidationError, document: Document, schema: Mapping[str, object]
 ) -> BadInputError:
-    """Return the most helpful of pydantic's errors, since this error often causes the other errors."""
+    """Return pydantic's error about an unknown key, or else its first error, as a BadInputError."""
     problem = min(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
     location = problem["loc"]
     known = listed(_known_keys(schema, location[:-1]))
@@ -375,7 +376,7 @@ def _known_keys(schema: Mapping[str, object], location: Location) -> list[str]:
 
 
 def _resolved(node: Mapping[str, object], schema: Mapping[str, object]) -> Mapping[str, object]:
-    """Follow a reference to its definition; for an optional value, return the definition that is not null."""
+    """Return the schema to which `node` refers; for an optional value, the schema that is not null."""
     options = node.get("anyOf")
     if isinstance(options, list):
         node = next((option for option in options if option.get("type") != "null"), node)

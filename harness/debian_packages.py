@@ -1,4 +1,4 @@
-"""Unpacks programs from Debian's packages, without installing them and without root."""
+"""Unpacks programs from Debian's packages, without installing the packages and without root."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def source_line(
     """Return the line of sources.list for a suite.
 
     apt refuses an expired package list, because newer lists may have security fixes. For a
-    snapshot, this check is switched off.
+    snapshot, the line switches off apt's check of the expiry date.
     """
     options = "[check-valid-until=no] " if is_snapshot else ""
     return f"deb {options}{url} {suite} {' '.join(components)}"
@@ -57,8 +57,8 @@ def unpack_packages(
 ) -> Path:
     """Unpack packages of a release, and all their dependencies, into `work`/root; return that folder.
 
-    `what` is the program's name in messages. `tar_options` are options of tar that select files of
-    the archive, or leave out files.
+    `what` is the program's name in messages. `tar_options` are options with which tar selects or
+    leaves out files of the archive.
 
     Raises RequirementError if mmdebstrap or Debian's keys are missing, HarnessError if the
     archive's package list has expired, and CommandError if mmdebstrap fails for another reason.
@@ -111,7 +111,7 @@ def unpack_packages(
 
 
 def _snapshot() -> str:
-    """Return the URL of the archive from the environment variable, or an empty text."""
+    """Return the package archive's URL from an environment variable, or an empty text if it is unset."""
     url = os.environ.get(SNAPSHOT_VARIABLE, "").strip()
     if url and not _URL.fullmatch(url):
         raise BadInputError(
@@ -132,10 +132,10 @@ def ensure_unpacked(
 ) -> Path:
     """Return a folder that contains `files` of a package and of the package's dependencies.
 
-    The paths of `files` are below `/`, and may contain `*`. The package is unpacked if `store`
-    does not have the files. The folder's name depends on `files`, `package` and `release`, but not
-    on the package's version. So a newer version is unpacked only after the folder is removed.
-    `report` is called before long steps.
+    The paths of `files` are below `/`, and may contain `*`. The package is unpacked if `store` does
+    not have the files. The folder's name depends on `files`, `package` and `release`, but not on
+    the package's version. So a newer version of the package is unpacked only after somebody has
+    removed the folder. `report` is called before long steps.
 
     Raises RequirementError if mmdebstrap is missing, and CommandError if mmdebstrap fails.
     """

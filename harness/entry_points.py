@@ -1,8 +1,8 @@
 """Finds the entry points by which other installed packages extend the harness.
 
-Names are read from the packages' metadata; a package is imported when one of its entries is used.
-A package that cannot be imported does not affect other packages. The error names the distribution,
-the group and the entry, and `harness doctor` lists the error.
+The entry points' names are read from the packages' metadata. A package is imported when one of its
+entry points is used. A package that cannot be imported does not affect other packages. The import
+error names the distribution, the group and the entry point, and `harness doctor` lists the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREFIX = "gpu_node_harness."
 
 
 class Group(enum.Enum):
-    """The kinds of extensions; the value is the group in a package's metadata."""
+    """The kinds of extensions; each value is the name of an entry-point group in package metadata."""
 
     GPU_MODELS = f"{_PREFIX}gpu_models"
     """A folder of GPU models: a package, or a path."""
@@ -50,9 +50,9 @@ class Plugin:
     distribution: str
 
     def load(self) -> object:
-        """Import and return the entry's object.
+        """Import and return the object to which the entry point refers.
 
-        Raises PluginError for any error of the import.
+        Raises PluginError if the import raises any error.
         """
         from importlib.metadata import EntryPoint  # noqa: PLC0415 - slow to load
 
@@ -66,9 +66,9 @@ class Plugin:
         return found
 
     def folder(self) -> Path:
-        """Return the folder that the entry names, by a package or by a path.
+        """Return the folder to which the entry point refers, as a package or as a path.
 
-        Raises PluginError if the entry names no folder.
+        Raises PluginError if the entry point refers to no folder.
         """
         found = self.load()
         if isinstance(found, ModuleType):

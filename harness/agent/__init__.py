@@ -1,7 +1,7 @@
-"""The guest agent: a program that runs in each guest, and needs only the standard library.
+"""The guest agent: a program that runs in each guest, and needs only Python's standard library.
 
-The host sends the agent as a zipapp over the port that the agent then serves. The client on the
-host is `harness.machine.channels.agent`, which also uses `frames`.
+The host sends the agent to the guest as a zipapp, over the serial port that the agent then serves.
+The agent's client on the host is `harness.machine.channels.agent`; agent and client share `frames`.
 """
 
 from __future__ import annotations

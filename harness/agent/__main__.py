@@ -15,9 +15,10 @@ _GARBAGE = 10_000
 
 
 def serve(fd: int, digest: str, *, is_guest: bool) -> None:
-    """Serve the host at the other end of `fd`.
+    """Answer the requests that the host sends over `fd`.
 
-    The host may change the clock, entropy and name of this system only if the system is a guest.
+    If `is_guest` is false, the agent refuses requests to change this system's clock, entropy or
+    names.
     """
     # Exclude existing objects from garbage collection: in a clone, each page that a collection
     # touches becomes a private copy.
@@ -28,7 +29,7 @@ def serve(fd: int, digest: str, *, is_guest: bool) -> None:
 
 
 def main() -> None:
-    """Serve the host over the descriptor in the first argument, without changing this system."""
+    """Answer requests over the descriptor whose number is the first argument; never change this system."""
     serve(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "", is_guest=False)
 
 

@@ -1,4 +1,4 @@
-"""Runs one command, with pipes, a time limit and a process group, and reports its result."""
+"""Runs one command in its own process group, with pipes and a time limit, and reports the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Sink:
         return True
 
     def write(self, kind: int, chunk: bytes) -> None:
-        """Receive output. `kind` is the kind of the frame that carries the output to the host."""
+        """Receive a part of the command's output.
+
+        `kind` is the kind of the frame that carries the output to the host.
+        """
 
     def took_stdin(self, count: int) -> None:
         """Record that the command has read `count` more bytes."""
@@ -59,10 +62,10 @@ class CapturedOutput(Sink):
 class Command:
     """A running command.
 
-    The command ends when its process has ended and no process has the command's output open. At
-    the time limit the whole process group gets SIGTERM, then SIGKILL. The group's leader is reaped
-    last, because the leader's PID identifies the group to signal, and the kernel may reuse a
-    reaped PID.
+    The command ends when its process has ended and every process has closed the command's stdout
+    and stderr. At the time limit, the command's whole process group gets SIGTERM, and
+    `KILL_AFTER_S` seconds later SIGKILL. The agent reaps the leader of the process group last:
+    until then, the kernel cannot reuse the leader's PID, which identifies the group.
     """
 
     _LINE_END = "\n"
@@ -151,7 +154,10 @@ class Command:
         os.close(fd)
 
     def resume(self) -> None:
-        """Continue to read output: the port's queue is short, or the host accepts more output."""
+        """Continue to read the command's output after a pause.
+
+        Call this method when the port's queue has room again, or when the host accepts more output.
+        """
         paused, self._paused = self._paused, set()
         for fd in paused:
             self._watch_output(fd)
@@ -159,7 +165,7 @@ class Command:
     # Input
 
     def feed(self, chunk: bytes) -> None:
-        """Pass input on to the command. Discard the input if the command no longer reads."""
+        """Write `chunk` to the command's stdin, or discard `chunk` if the command no longer reads stdin."""
         if self._stdin_fd is None:
             self._sink.took_stdin(len(chunk))
             return
@@ -167,7 +173,7 @@ class Command:
         self._write_stdin()
 
     def feed_end(self) -> None:
-        """Close stdin once all input has been written."""
+        """Close the command's stdin once all queued input has been written."""
         self._has_more_stdin = False
         self._write_stdin()
 
@@ -246,13 +252,16 @@ class Command:
             self._sink.ended(exit_code, timed_out=False)
 
     def kill(self) -> None:
-        """Kill the process group and close everything, without an answer to the host."""
+        """Kill the process group and close all descriptors of the command, without an answer to the host."""
         if self._child is not None:
             self.signal(signal.SIGKILL)
             self._release()
 
     def _release(self) -> int | None:
-        """Close everything. Return the leader's exit status, or None if the leader still runs."""
+        """Close all descriptors of the command.
+
+        Return the exit code of the process group's leader, or None if the leader still runs.
+        """
         child, self._child = self._child, None
         if child is None:
             return None

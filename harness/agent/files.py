@@ -1,4 +1,4 @@
-"""Reads files of the guest, writes them atomically, and waits for them."""
+"""Reads the guest's files, writes files atomically, and waits until files exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WATCHED = 0x4 | 0x80 | 0x100 | 0x400 | 0x800 | 0x1000000
 
 
 class _Read(Job):
-    """Sends the chunks of an open descriptor, no faster than the host consumes them, then the total size."""
+    """Sends an open file in chunks, no faster than the host consumes chunks, then the number of bytes."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         super().__init__(answers, request)
@@ -36,7 +36,7 @@ class _Read(Job):
         self._is_paused = False
 
     def _next_chunk(self) -> bytes:
-        """Return the next bytes, at most the payload of one frame, or b"" at the end."""
+        """Return the next chunk, which fits into one frame, or b"" at the end of the data."""
         raise NotImplementedError
 
     def _pump(self) -> None:
@@ -95,7 +95,10 @@ class FileRead(_Read):
 
 
 class RangesRead(_Read):
-    """Sends ranges of a file or a block device in order. A range is an offset and a length."""
+    """Sends the requested ranges of a file or of a block device, in the order of the request.
+
+    A range is an offset and a length.
+    """
 
     def __init__(
         self, answers: Answers, request: int, path: str, ranges: list[tuple[int, int]]
@@ -130,7 +133,7 @@ class RangesRead(_Read):
 
 
 class FileWrite(Job):
-    """Receives the content of a file, and renames it into place when it is complete."""
+    """Writes received content to a temporary file, and renames that file when the content is complete."""
 
     def __init__(self, answers: Answers, request: int, path: str, mode: int) -> None:
         super().__init__(answers, request)

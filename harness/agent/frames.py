@@ -1,8 +1,8 @@
-"""The wire protocol of host and agent: frames of limited length on a stream of bytes.
+"""The wire protocol between host and agent: frames of limited length in a stream of bytes.
 
 A frame has a kind (one byte), the id of a request and a length (four bytes each, big-endian), and a
-payload of that length. Control frames have a JSON payload. The input and output of commands, and
-file content, are raw bytes.
+payload of that length. Control frames have a JSON payload. Frames with file content, or with the
+input or output of commands, have a payload of raw bytes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ProtocolError(Exception):
 
 
 def encode(kind: int, request: int, payload: bytes = b"") -> bytes:
-    """Return one frame."""
+    """Return one frame as bytes."""
     if len(payload) > MAX_PAYLOAD:
         raise ProtocolError(
             f"A frame of {len(payload)} bytes cannot be sent; the limit is {MAX_PAYLOAD}."
@@ -88,7 +88,7 @@ def encode(kind: int, request: int, payload: bytes = b"") -> bytes:
 
 
 def encode_message(kind: int, request: int, payload: bytes) -> bytes:
-    """Return the frames of a message that may be longer than one frame."""
+    """Return the bytes of a message, as several frames if the message is too long for one frame."""
     if len(payload) <= MAX_PAYLOAD:
         return _HEADER.pack(kind, request, len(payload)) + payload
     if len(payload) > MAX_MESSAGE:
@@ -138,12 +138,12 @@ class Decoder:
         self._is_synced = is_synced
 
     def lose_sync(self) -> None:
-        """Discard the buffer, and skip everything up to the next `SYNC_FRAME`."""
+        """Discard the buffered bytes, and skip the bytes of the stream up to the next `SYNC_FRAME`."""
         self._buffer.clear()
         self._is_synced = False
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the frames that `data` completes, as kind, request and payload.
+        """Yield each frame that is complete after `data`, as a tuple of kind, request and payload.
 
         Raises ProtocolError for an invalid frame, after yielding the frames before it.
         """

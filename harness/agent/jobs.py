@@ -26,7 +26,7 @@ class Answers:
 
 
 class Job:
-    """A request that is in progress. By default, its methods do nothing."""
+    """A request that is in progress. Most methods of this base class do nothing."""
 
     def __init__(self, answers: Answers, request: int) -> None:
         self.answers = answers
@@ -37,31 +37,31 @@ class Job:
     # Methods that the server calls for frames from the host
 
     def feed(self, chunk: bytes) -> None:
-        """Receive a part of the stream from the host."""
+        """Receive a part of the input stream that the host sends for this request."""
 
     def feed_end(self) -> None:
-        """Receive the end of the stream from the host."""
+        """Receive the end of the input stream that the host sends for this request."""
 
     def credit(self, count: int) -> None:
         """Record that the host has consumed `count` more bytes."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command."""
+        """Send a signal to the command that this request has started."""
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Set rows and columns of the command's terminal."""
+        """Set the rows and columns of the command's terminal."""
 
     def cancel(self) -> None:
-        """Stop, and answer that the job was cancelled."""
+        """Stop the job, and answer that the job was cancelled."""
         self.finish({"cancelled": True})
 
     # Other methods that the server calls
 
     def resume(self) -> None:
-        """Continue after a pause: the port's queue is short, or the host accepts more output."""
+        """Continue the paused job, because the port's queue has room or the host accepts more output."""
 
     def drop(self) -> None:
-        """Release all resources without an answer."""
+        """Release all resources of this job, without an answer to the host."""
 
     # Methods that the job itself calls
 
@@ -69,7 +69,7 @@ class Job:
         self.answers.port.output(encode(kind, self.request, chunk))
 
     def give_credit(self, count: int) -> None:
-        """Report consumed bytes to the host, in steps."""
+        """Report to the host how many bytes were consumed, in steps of at least `_CREDIT_STEP` bytes."""
         self._consumed += count
         if self._consumed >= _CREDIT_STEP:
             frame = encode(CREDIT, self.request, self._consumed.to_bytes(4, "big"))
@@ -77,21 +77,24 @@ class Job:
             self.answers.port.answer(frame)
 
     def report_progress(self, seen: dict[str, object]) -> None:
-        """Report the last observation, which the host shows if the host's deadline passes."""
+        """Send an observation to the host.
+
+        The host shows the last observation if the wait's deadline passes.
+        """
         self.output(DATA, to_json(seen))
 
     def finish(self, result: dict[str, object]) -> None:
-        """Send the result as the answer, after all output of this job."""
+        """Send `result` as the answer to the request, after all output of this job."""
         self._end(RESULT, result)
 
     def finish_with(self, result: bytes) -> None:
-        """Send a short result, which is already JSON, as the answer."""
+        """Answer the request with a result that is already JSON and fits into one frame."""
         if self.answers.jobs.pop(self.request, None) is not None:
             self.drop()
             self.answers.port.output(encode(RESULT, self.request, result))
 
     def fail(self, error: Exception) -> None:
-        """Send the error as the answer."""
+        """Send the error as the answer to the request."""
         self._end(ERROR, {"message": describe(error)})
 
     def _end(self, kind: int, answer: dict[str, object]) -> None:
@@ -107,7 +110,7 @@ class Job:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as text for a message."""
+    """Return the text that describes an exception to the host."""
     if isinstance(error, OSError) and error.strerror:
         about = f" '{error.filename}'" if error.filename else ""
         return f"{error.strerror}{about}"

@@ -22,11 +22,13 @@ class Loop:
     """Calls functions when descriptors are ready and when timers expire.
 
     The loop uses poll directly, because each layer above poll costs time in an emulated guest.
-    epoll would need more system calls, because the few descriptors are often added and removed.
+    epoll would need more system calls, because the loop's few descriptors are often added and
+    removed.
 
     A callback belongs to the request that was the loop's `owner` when the callback was registered.
-    While the callback runs, this request is the loop's `owner` again. If a callback raises an
-    exception, `on_error` gets the callback's owner and the exception. Other callbacks continue.
+    While a callback runs, the loop's `owner` is the callback's request. If a callback raises an
+    exception, the loop passes the callback's owner and the exception to `on_error`, and continues
+    with the other callbacks.
     """
 
     def __init__(self, on_error: Callable[[int, Exception], None]) -> None:
@@ -51,7 +53,7 @@ class Loop:
             self._poll.unregister(fd)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
-        """Call `callback` once, after `seconds`. Return the id for `cancel_timer`."""
+        """Call `callback` once, after `seconds`. Return the timer's id, which `cancel_timer` accepts."""
         self._next_timer += 1
         self._timers[self._next_timer] = (time.monotonic() + seconds, self.owner, callback)
         return self._next_timer
@@ -60,11 +62,11 @@ class Loop:
         self._timers.pop(timer, None)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the next round, which then does not wait for events."""
+        """Call `callback` in the loop's next round. A round with such a callback does not wait for events."""
         self._soon.append((self.owner, callback))
 
     def run_once(self, limit_s: float | None = None) -> None:
-        """Wait for events, for at most `limit_s` seconds, and call their callbacks."""
+        """Run one round: wait at most `limit_s` seconds for events and timers, and call their callbacks."""
         timeout = _LONGEST_S if limit_s is None else limit_s
         if self._soon:
             timeout = 0.0

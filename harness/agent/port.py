@@ -1,4 +1,4 @@
-"""The agent's end of the port: receives and sends frames, with bounded buffers."""
+"""The agent's end of the port to the host: receives and sends frames, with bounded buffers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOM_BYTES = 256 << 10
 
 
 class PortDevice:
-    """The descriptor of the port, which the host may close and open again."""
+    """The descriptor of the agent's port; the host may close and reopen the other end of the port."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -52,7 +52,10 @@ class PortDevice:
             return b""
 
     def write(self, data: memoryview) -> int | None:
-        """Return how many bytes were written, or None if the host has closed its end."""
+        """Write `data` without blocking.
+
+        Return the number of written bytes, or None if the host has closed the port.
+        """
         try:
             return os.write(self._fd, data)
         except BlockingIOError:
@@ -63,12 +66,12 @@ class PortDevice:
 
 
 class Port:
-    """Sends and receives frames over a device.
+    """Sends and receives frames over a `PortDevice`.
 
     Answers are sent before queued output of commands, so that output does not delay answers.
-    `on_frame` is called with the kind, request and payload of a frame. `on_stream_error` is called
-    with a sentence about an invalid stream. `on_room` is called when `has_room` becomes True
-    again.
+    `on_frame` is called with the kind, request and payload of a frame. If the received stream is
+    invalid, `on_stream_error` is called with a sentence that describes the error. `on_room` is
+    called when `has_room` becomes True again.
     """
 
     def __init__(
@@ -103,13 +106,13 @@ class Port:
         return False
 
     def answer(self, frames: bytes) -> None:
-        """Send frames before all queued output."""
+        """Send frames before all queued output of commands."""
         if self._fd >= 0:
             self._control.append(frames)
             self._flush()
 
     def output(self, frames: bytes) -> None:
-        """Send frames after all queued output."""
+        """Send frames after all queued output of commands."""
         if self._fd >= 0:
             self._output.append(frames)
             self._output_bytes += len(frames)
@@ -179,7 +182,7 @@ class Port:
             self._on_stream_error(str(error))
 
     def _leave(self) -> None:
-        """Discard queued frames, since the host closed the port; check later whether it is open again."""
+        """Discard queued frames, and check later whether the host has opened the port again."""
         if self._fd < 0:
             return
         # The caller may be a request, but the callbacks below belong to no request.

@@ -37,9 +37,10 @@ _TERMIOS_BYTES = 64
 
 
 class Child:
-    """A process that leads its own group, and the agent's ends of its pipes.
+    """A process that leads its own process group, and the agent's ends of the process's pipes.
 
-    In a terminal, `stdout` and `stderr` are the same descriptor, the master of the terminal.
+    If the process runs in a terminal, `stdout` and `stderr` are the same descriptor: the terminal's
+    master.
     """
 
     __slots__ = ("pid", "pidfd", "stderr", "stdin", "stdout")
@@ -53,7 +54,7 @@ class Child:
 
 
 class Processes:
-    """The processes of this guest."""
+    """Starts, signals and reaps the processes of this guest."""
 
     def __init__(self) -> None:
         self._environment = base_environment(dict(os.environ))
@@ -99,9 +100,10 @@ class Processes:
         *,
         has_stdin: bool,
     ) -> Child:
-        """Start the first of `argvs` that exists, in a new terminal of `size`: rows and columns.
+        """Start the first of `argvs` whose program exists, in a new terminal.
 
-        The terminal has Linux's default modes, with UTF-8 input. Raises OSError as `spawn` does.
+        `size` is the terminal's rows and columns. The terminal has Linux's default modes, with
+        UTF-8 input. Raises OSError if the start fails, and then leaves no descriptor open.
         """
         opened: list[int] = []
         try:
@@ -196,18 +198,24 @@ class Processes:
             os.killpg(pid, number)
 
     def reap(self, pid: int) -> int:
-        """Reap an ended process. Return its exit code, or the negated number of its signal."""
+        """Reap an ended process.
+
+        Return the process's exit code, or the negated number of the signal that ended the process.
+        """
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status)
 
 
 def set_terminal_size(fd: int, size: tuple[int, int]) -> None:
-    """Set rows and columns. The kernel sends SIGWINCH to the terminal's foreground processes."""
+    """Set the rows and columns of the terminal `fd`.
+
+    The kernel sends SIGWINCH to the terminal's foreground processes.
+    """
     fcntl.ioctl(fd, _TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
 
 def _accept_utf8(fd: int) -> None:
-    """Make the terminal erase whole UTF-8 characters, which people's terminals send."""
+    """Set the terminal's mode IUTF8, so that the erase key removes a whole UTF-8 character."""
     modes = bytearray(fcntl.ioctl(fd, _TCGETS, bytes(_TERMIOS_BYTES)))
     (flags,) = _INPUT_FLAGS.unpack_from(modes)
     _INPUT_FLAGS.pack_into(modes, 0, flags | _IUTF8)
@@ -215,7 +223,7 @@ def _accept_utf8(fd: int) -> None:
 
 
 def base_environment(own: dict[str, str]) -> dict[str, str]:
-    """Return the environment of commands, similar to that of a root login."""
+    """Return the environment in which commands run, similar to the environment of a root login."""
     kept = {name: value for name, value in own.items() if name not in _NOT_INHERITED}
     root = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/sh"}
     return {"PATH": DEFAULT_PATH, **root, **kept}
@@ -224,7 +232,8 @@ def base_environment(own: dict[str, str]) -> dict[str, str]:
 def _own_oom_score() -> tuple[int | None, bytes]:
     """Return an open descriptor of the file with the agent's OOM score, and the score.
 
-    The descriptor is None if children may inherit the score, or if the agent may not restore it.
+    The descriptor is None if child processes may keep the score that they inherit, or if the agent
+    has no permission to restore the score.
     """
     try:
         fd = os.open(_OOM_SCORE, os.O_RDWR)

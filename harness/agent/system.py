@@ -15,7 +15,10 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class System:
-    """The guest in which this process runs as root. Paths are below `root`."""
+    """The guest in which this process runs as root.
+
+    The paths of all system files are below the folder `root`.
+    """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
@@ -32,9 +35,10 @@ class System:
         time.clock_settime_ns(time.CLOCK_REALTIME, wall_ns)
 
     def add_entropy(self, entropy: bytes) -> None:
-        """Credit `entropy` to the kernel, and reseed its generator at once.
+        """Add `entropy` to the kernel's entropy pool, and reseed the kernel's generator at once.
 
-        Otherwise clones of one checkpoint would get the same random numbers for minutes.
+        Without new entropy, all clones of one checkpoint would get the same random numbers for
+        minutes.
         """
         head = struct.pack("ii", 8 * len(entropy), len(entropy))
         fd = self._random()
@@ -61,7 +65,7 @@ class System:
         _replace(self._root + "/etc/hostname", hostname + "\n")
 
     def set_instance_id(self, instance_id: str) -> None:
-        """Set the instance id that cloud-init compares."""
+        """Write the instance id that cloud-init compares with the id in the meta-data."""
         path = self._root + "/var/lib/cloud/data/instance-id"
         os.makedirs(os.path.dirname(path), exist_ok=True)
         _replace(path, instance_id + "\n")

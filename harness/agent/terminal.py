@@ -1,4 +1,4 @@
-"""Runs a command in a new terminal, for a person at the host's terminal."""
+"""Runs a command in a new terminal of the guest, for a person who uses a terminal of the host."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class TerminalCommand(Command):
     """A command that runs in a terminal; all output of the command counts as stdout.
 
     The command ends when its process has ended and the output of that process has been read. The
-    command does not wait for other processes in the terminal. Other processes lose the terminal,
-    as with `ssh -t`.
+    command does not wait for other processes that have the terminal open. When the command ends,
+    these processes lose the terminal, as with `ssh -t`.
     """
 
     #: The person's terminal is in raw mode, so a line needs a carriage return too.
@@ -44,7 +44,10 @@ class TerminalCommand(Command):
         size: tuple[int, int],
         fallback: list[str] | None = None,
     ) -> None:
-        """Start `argv`, or `fallback` if the program is missing. Raises OSError as `Command` does."""
+        """Start `argv`, or `fallback` if the program of `argv` is missing.
+
+        Raises OSError if the guest lacks the resources to start a process.
+        """
         self._size = size
         self._fallback = fallback
         # The kernel's buffer of the process's last output is smaller than this limit. Without a
@@ -123,7 +126,10 @@ class TerminalCommand(Command):
         self.signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """Close the terminal, so that the kernel sends SIGHUP. Later, kill a process that still runs."""
+        """Close the terminal, so that the kernel sends SIGHUP to the command.
+
+        After `KILL_AFTER_S` seconds, kill the command's process group if the command still runs.
+        """
         child = self._child
         if child is None:
             return

@@ -1,4 +1,4 @@
-"""Waits for states of systemd units, by the signals that systemd sends."""
+"""Waits for states of systemd units, and queries a unit's state again when systemd sends a signal."""
 
 from __future__ import annotations
 

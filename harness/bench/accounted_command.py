@@ -7,8 +7,9 @@ Usage: accounted_command.py RESULT COMMAND [ARGUMENT…]
 The program writes the CPU seconds to the file RESULT and ends with the command's exit code. When a
 process waits for an ended child, the kernel adds the child's CPU time to the waiting process. No
 process waits for the children of a killed sandbox or worker. So this program is the subreaper of
-all its descendants (PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for these children too. Thus the
-CPU time includes every process, without a cgroup and without root.
+all its descendants (PR_SET_CHILD_SUBREAPER, prctl(2)) and waits for the children of killed
+processes too. Thus the recorded CPU time includes every descendant of the command, and the program
+needs neither a cgroup nor root.
 """
 
 from __future__ import annotations

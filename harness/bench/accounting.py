@@ -34,9 +34,9 @@ def run_accounted(
     env: Mapping[str, str] | None = None,
     may_fail: bool = False,
 ) -> Usage:
-    """Run `argv` in `cwd` to its end, and return the resources that it used.
+    """Run the command `argv` in the folder `cwd`, and return the resources that the command used.
 
-    Raises HarnessError if the command fails, unless `may_fail`.
+    Raises HarnessError if the command fails, unless `may_fail` is true.
     """
     with tempfile.TemporaryDirectory(prefix="harness-accounting.") as folder:
         result = Path(folder) / "cpu_s"

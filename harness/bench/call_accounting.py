@@ -1,4 +1,4 @@
-"""Measures the CPU time of each call of given commands by the shells of a run."""
+"""Measures the CPU time of each call that the shells of a run make to given commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMPILE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a command; `cpu_s` is the user and system time of its process since the fork."""
+    """One call of a command; `cpu_s` is the user and system time of the command's process since the fork."""
 
     name: str
     cpu_s: float
@@ -29,14 +29,14 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class CallAccounting:
-    """The environment for a run that records its calls of commands, and the recorded calls."""
+    """The environment with which a run records its calls of commands, and the recorded calls."""
 
     folder: Path
     names: Sequence[str]
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Return the environment variables for the run; statically linked shells ignore them."""
+        """Return the variables that load the library by LD_PRELOAD, which statically linked shells ignore."""
         return {
             "LD_PRELOAD": str(self.library),
             "HARNESS_BENCH_NAMES": f":{':'.join(self.names)}:",
@@ -48,7 +48,7 @@ class CallAccounting:
         return self.folder / "wait4_accounting.so"
 
     def calls(self) -> Sequence[Call]:
-        """Return the calls that a shell has waited for, in the order in which they ended.
+        """Return the calls of commands that a shell has waited for, in the order of their ends.
 
         Raises HarnessError if there was no call.
         """
@@ -74,7 +74,7 @@ class CallAccounting:
 
 @contextlib.contextmanager
 def call_accounting(names: Iterable[str]) -> Iterator[CallAccounting]:
-    """Prepare a library that accounts for each call of the commands `names` by a shell.
+    """Compile the library that records each call of the commands `names` by a shell.
 
     Raises RequirementError if there is no C compiler.
     """

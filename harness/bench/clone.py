@@ -72,9 +72,9 @@ def measure_clones(
 ) -> CloneBench:
     """Measure `cold_runs` cold boots and `runs` clones of each kind.
 
-    `shell_words` are the options of `harness shell` for machines like the machines of `lab`.
-    `progress` is called before each run with the name of the measure, the run's number and the number
-    of runs.
+    `shell_words` are the options with which `harness shell` starts machines like the machines of
+    `lab`. `progress` is called before each run with the name of the measure, the run's number and
+    the number of runs.
     """
 
     def repeat(count: int, what: str, measure: Callable[[], Sample]) -> list[Sample]:
@@ -143,7 +143,7 @@ def _gpu_clone(lab: Lab, state: SavedState) -> float:
 
 
 def _private_mib(machine: LabMachine) -> float:
-    """Return the memory, in MiB, that only the clone's process uses and that it has written."""
+    """Return the MiB of memory that the clone's QEMU has written and shares with no other process."""
     if machine.vm.pid is None:
         raise HarnessError(
             "The memory of a machine can be measured only if this host runs the machine, but "

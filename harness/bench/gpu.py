@@ -38,7 +38,7 @@ class GpuRates:
 
 
 def measure_gpu(model: GpuModel, *, runs: int, seconds: float) -> Mapping[Transport, GpuRates]:
-    """Measure a device of `model` over each transport, in `runs` runs of `seconds` each."""
+    """Measure an emulated GPU of `model` over each transport, in `runs` runs of `seconds` seconds each."""
 
     def median(transport: Transport, what: str) -> float:
         return statistics.median(
@@ -55,7 +55,7 @@ def measure_gpu(model: GpuModel, *, runs: int, seconds: float) -> Mapping[Transp
 
 
 def measure_rate(model: GpuModel, transport: Transport, what: str, seconds: float) -> float:
-    """Return how many accesses per second to `what` ("config" or "bar") a device answers.
+    """Return how many accesses to `what` ("config" or "bar") an emulated GPU answers per second.
 
     Raises HarnessError if the process that makes the accesses fails.
     """

@@ -26,7 +26,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The request that is repeated, and the requests that are sent once before it."""
+    """The requests to a GPU: the requests in `before` are sent once, and then `question` is repeated."""
 
     before: tuple[bytes, ...]
     question: bytes
@@ -34,7 +34,7 @@ class Load:
 
 
 def render_load(transport: Transport, what: str) -> Load:
-    """Return the requests for `what`: "config" or "bar". Each access reads 32 bits."""
+    """Return the requests that read 32 bits; `what` is "config" (configuration space) or "bar" (BAR 0)."""
     if transport is Transport.MPQEMU:
         before = (
             _mpqemu(mpqemu.Command.PCI_CFGWRITE, mpqemu.CONFIG_ACCESS.pack(0x10, _BAR_0, 4)),
@@ -59,7 +59,7 @@ def _mpqemu(command: mpqemu.Command, payload: bytes) -> bytes:
 
 
 def ask(sock: socket.socket, load: Load, seconds: float) -> float:
-    """Send requests for `seconds`, one at a time as a vCPU does; return the answers per second."""
+    """Send requests for `seconds` seconds, one at a time like a vCPU; return the answers per second."""
     for question in load.before:
         _ask_once(sock, question, load.answer_bytes)
     count, started = 0, time.monotonic()
@@ -82,7 +82,11 @@ def _ask_once(sock: socket.socket, question: bytes, answer_bytes: int) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the load; `argv` is the transport, "config" or "bar", the seconds, and the socket's descriptor or path."""
+    """Run the load and print the rate.
+
+    `argv` is a list: the transport, "config" or "bar", the seconds, and the descriptor or path of
+    the GPU's socket.
+    """
     transport, what, seconds, place = argv
     with socket.socket(fileno=int(place)) if place.isdigit() else _connected(place) as sock:
         sock.settimeout(_PATIENCE_S)

@@ -1,7 +1,8 @@
 """Measures the time in a clone from plugging an emulated GPU until NVIDIA's `nvidia-smi -L` shows the GPU.
 
-In the clone's saved state, the driver is loaded. The driver loads only if there is a GPU, so a GPU
-is plugged while the state is made, and unplugged before the state is saved.
+NVIDIA's driver is already loaded in the saved state from which the clone continues. The driver
+loads only if there is a GPU, so a GPU is plugged while the state is made, and unplugged before the
+state is saved.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOpens:
-    """The figures of `MEASURES`: times with their spread over all runs, other figures from the last run."""
+    """The values of `MEASURES`: each time is the spread of all runs; other values are from the last run."""
 
     gpu_open_s: Spread
     accesses: int
@@ -57,7 +58,7 @@ class GpuOpens:
 
 
 def require_openable(settings: Settings, model: GpuModel) -> None:
-    """Raise BadInputError if NVIDIA's driver can't open the GPU that these settings emulate."""
+    """Raise BadInputError if NVIDIA's driver can't open the GPU that the given settings emulate."""
     if settings.gpu_source is not GpuSource.EMULATED:
         return
     if model.gsp is None:
@@ -140,6 +141,6 @@ def _accesses(gpu: EmulatedGpu) -> int:
 
 
 def _memory_bytes() -> int:
-    """Return how much memory this process, which serves the GPU, uses."""
+    """Return how many bytes of memory this process uses; the process serves the emulated GPU."""
     resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(resident) * os.sysconf("SC_PAGE_SIZE")

@@ -12,7 +12,7 @@ _DEVELOPMENT_PLUGINS = (
 
 
 def pytest_argv(*options: str) -> list[str]:
-    """Return the command that runs the specs of the current folder as an ordinary installation does."""
+    """Return the pytest command for the current folder's specs, without plug-ins for development."""
     left_out = [word for name in _DEVELOPMENT_PLUGINS for word in ("-p", f"no:{name}")]
     return [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."),

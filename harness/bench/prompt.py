@@ -33,16 +33,17 @@ _SHOWN = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTimes:
-    """Seconds from the start of `harness shell` to its prompt, and to the answer to the typed command."""
+    """Seconds from the start of `harness shell` to the prompt, and to the output of the typed command."""
 
     prompt_s: float
     answer_s: float
 
 
 def measure_prompt(words: Sequence[str]) -> PromptTimes:
-    """Start `harness shell` with these options, type a command at once at its prompt, and leave the shell.
+    """Start `harness shell` with options, type a command at the prompt, and leave the shell.
 
-    Raises HarnessError with the output if the shell shows no prompt, or fails afterwards.
+    Raises HarnessError with the shell's output if the shell shows no prompt, or fails after the
+    prompt.
     """
     started = time.monotonic()
     with _started(words) as terminal:
@@ -57,7 +58,7 @@ def measure_prompt(words: Sequence[str]) -> PromptTimes:
 
 
 def seconds_of_command(words: Sequence[str]) -> float:
-    """Return the seconds that `harness shell -- true` takes with these options.
+    """Return the seconds that `harness shell -- true` takes with the options `words`.
 
     Raises HarnessError with the command's output if the command fails.
     """
@@ -90,7 +91,7 @@ def _started(words: Sequence[str]) -> Iterator[int]:
 
 
 def _read_until(terminal: int, is_over: Callable[[bytes], bool] | None) -> None:
-    """Read until `is_over` is true for the output, or to the output's end if `is_over` is None.
+    """Read output until `is_over` accepts the output, or to the output's end if `is_over` is None.
 
     Raises HarnessError with the output if the time limit passes first, or if the output ends before
     `is_over` is true.

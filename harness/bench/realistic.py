@@ -1,7 +1,8 @@
 """Writes the realistic suite: specs and code under test as in a project that provisions nodes.
 
-`realistic_library.sh` and `realistic_examples.sh`, beside this module, contain the code and the
-examples: function mocks, command mocks, jq, sed, awk and date, retries with sleeps, background jobs.
+`realistic_library.sh` and `realistic_examples.sh`, beside this module, contain the code under test
+and the examples. The examples use function mocks, command mocks, jq, sed, awk and date, retries
+with sleeps, and background jobs.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (.+?)(?: - .*
 class RealisticBench:
     """The cost of the realistic suite under one runner, as medians of several runs.
 
-    `shuffled_cpu_s` is like `cpu_s`, but with a plugin that shuffles tests. It is None for
-    shellspec.
+    `shuffled_cpu_s` is like `cpu_s`, but with a plugin that shuffles tests. `shuffled_cpu_s` is
+    None for shellspec.
     """
 
     cpu_s: float
@@ -57,13 +57,13 @@ class RealisticBench:
 
     @property
     def overhead_ms(self) -> float:
-        """Return the CPU time of an example in ms, without the time of the specs' own commands."""
+        """Return the CPU time of one example in ms, without the CPU time of the commands that specs call."""
         return (self.cpu_s - self.external_cpu_s) * 1000 / EXAMPLES
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedRuns:
-    """The outcomes of several runs, by node id; `differing` contains tests with different outcomes."""
+    """The tests' outcomes in several runs; `differing` has the tests whose outcome differs between runs."""
 
     runs: int
     examples: int
@@ -76,7 +76,7 @@ class RepeatedRuns:
 
 
 def measure_realistic(rounds: int) -> tuple[RealisticBench, RealisticBench | None]:
-    """Return the figures of this runner, and of `shellspec` if `shellspec` is on PATH.
+    """Return the suite's figures under the harness, and under `shellspec` if PATH has `shellspec`.
 
     Raises RequirementError if a command that the suite runs is not installed.
     """
@@ -162,10 +162,10 @@ def _project() -> Iterator[Path]:
 
 
 def external_cpu_s(folder: Path) -> float:
-    """Run the suite in `folder`, and return the CPU seconds that its own commands used.
+    """Run the suite in `folder`, and return the CPU seconds of the commands that the specs call.
 
-    A wrapper of `wait4` accounts for each call, and may slow this run down. The run has no sandbox, since
-    files written in a sandbox are lost when the sandbox ends.
+    A wrapper of `wait4` records the CPU time of each call, and may slow the run down. The run has
+    no sandbox, since files written in a sandbox are lost when the sandbox ends.
     """
     with call_accounting(EXTERNAL_COMMANDS) as accounting:
         argv = pytest_argv("--shell-time=virtual", "--shell-sandbox=off", "-n", str(_JOBS))
@@ -174,10 +174,11 @@ def external_cpu_s(folder: Path) -> float:
 
 
 def _run_pytest(folder: Path, is_start: bool, *options: str) -> Usage:
-    """Run the specs in `folder`; if `is_start`, run without workers and without cached bytecode.
+    """Run the specs in `folder`, without workers and without cached bytecode if `is_start` is true.
 
-    The bytecode cache is in `folder`, so that no run depends on the environment. For example, many
-    containers set PYTHONDONTWRITEBYTECODE, and Python then compiles modules again in each process.
+    The bytecode cache is in `folder`, so that no run depends on the caller's environment variables.
+    For example, many containers set PYTHONDONTWRITEBYTECODE, and Python then compiles modules again
+    in each process.
     """
     return run_accounted(
         pytest_argv("--shell-time=virtual", "-n", "0" if is_start else str(_JOBS), *options),

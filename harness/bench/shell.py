@@ -1,4 +1,4 @@
-"""Measures what an example of a `*_spec.sh` costs."""
+"""Measures the CPU time and the wall time of examples in `*_spec.sh` files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ FIGURES: Mapping[str, str] = {
 class ShellBench:
     """The results of the benchmark; `workers_speedup` is 0 if the speedup was not measured.
 
-    `shellspec` contains shellspec's realistic figures, or is None if shellspec is not on PATH.
+    `shellspec` contains the figures of the realistic suite under shellspec, or is None if shellspec
+    is not on PATH.
     """
 
     realistic: RealisticBench
@@ -69,13 +70,13 @@ class ShellBench:
     load_after: float
 
     def figures(self) -> Mapping[str, float]:
-        """Return the figures by their names in `FIGURES`; the figures of shellspec follow."""
+        """Return the figures by their names in `FIGURES`; the names of shellspec's figures have a prefix."""
         own = {name: getattr(self, name) for name in FIGURES if hasattr(self, name)}
         return {**shell_figures(self.realistic, self.shellspec), **own}
 
 
 def shell_figures(own: RealisticBench, shellspec: RealisticBench | None) -> Mapping[str, float]:
-    """Return the figures of the realistic suite by name; shellspec's figures have a prefix."""
+    """Return the figures of the realistic suite by name; the names of shellspec's figures have a prefix."""
     figures = _realistic_figures(own)
     if shellspec is None:
         return figures
@@ -97,7 +98,7 @@ def _realistic_figures(bench: RealisticBench) -> Mapping[str, float]:
 
 
 def measure_shell(*, rounds: int, quick: bool) -> ShellBench:
-    """Measure with generated specs; each figure is the median of `rounds` runs."""
+    """Measure the realistic suite and generated specs; most figures are medians of `rounds` runs."""
     load_before = os.getloadavg()[0]
     realistic, shellspec = measure_realistic(rounds)
     with tempfile.TemporaryDirectory(prefix="harness-bench.") as name:
@@ -128,7 +129,7 @@ def measure_shell(*, rounds: int, quick: bool) -> ShellBench:
 def _cost_ms(
     folder: Path, example: Callable[[int], str], rounds: int, preamble: str = ""
 ) -> float:
-    """Return the time that each example adds to the time of a spec with one example."""
+    """Return the milliseconds that each additional example adds to the run time of a spec."""
     costs = []
     for _ in range(rounds):
         one = _time(folder, {"one": _spec(1, example, preamble)}, "-n", "0")
@@ -154,7 +155,7 @@ def _sleeping_s(folder: Path) -> float:
 
 
 def _time(folder: Path, specs: dict[str, str], *options: str) -> float:
-    """Return the seconds that pytest takes for these specs, which must pass."""
+    """Return the seconds that pytest takes for `specs`; raise HarnessError if a spec fails."""
     place = folder / "specs"
     place.mkdir(exist_ok=True)
     for old in place.iterdir():

@@ -1,4 +1,4 @@
-"""Measures what a test with the `shell` fixture costs."""
+"""Measures the time that a test with the `shell` fixture takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FixtureBench:
 
 
 def measure_fixture(*, rounds: int) -> FixtureBench:
-    """Measure with a generated library; each figure is the median of all cases."""
+    """Measure both costs, each as the median of `rounds * _CASES` repetitions."""
     with tempfile.TemporaryDirectory(prefix="harness-bench.") as name:
         folder = Path(name)
         library = folder / "library.sh"
@@ -49,7 +49,7 @@ def measure_fixture(*, rounds: int) -> FixtureBench:
 
 
 def _case_ms(pool: WarmShellPool, library: Path, count: int) -> float:
-    """Return the time that a test needs to get a shell, run the code, and reset the shell."""
+    """Return the ms that a test takes to get a shell, source `library`, write files and reset the shell."""
 
     def case() -> None:
         shell = Shell(pool, virtual=True, timeout_s=_TIMEOUT_S)
@@ -62,7 +62,7 @@ def _case_ms(pool: WarmShellPool, library: Path, count: int) -> float:
 
 
 def _timeout_mock_ms(pool: WarmShellPool, count: int) -> float:
-    """Return the cost of one call of a mock through `timeout`."""
+    """Return the ms that one call of a mocked command through `timeout` takes."""
     shell = Shell(pool, virtual=True, timeout_s=_TIMEOUT_S)
     shell.mock("curl").answers("x\n")
     calls = f"for n in {{1..{_MOCK_CALLS}}}; do timeout 5 curl -f url >/dev/null; done"

@@ -1,4 +1,4 @@
-"""A pytest plug-in for the benchmark: it shuffles tests, as pytest-randomly does."""
+"""A pytest plug-in for the benchmark, which shuffles tests as pytest-randomly does."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _SEED = 17
 
 
 def pytest_collection_modifyitems(items: MutableSequence[object]) -> None:
-    """Shuffle all tests, the same way in each worker."""
+    """Shuffle all tests into an order that is the same in each worker."""
     random.Random(_SEED).shuffle(items)  # noqa: S311 - the order of tests is no secret

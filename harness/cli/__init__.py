@@ -108,7 +108,7 @@ class _PrintVersion(argparse.Action):
 
 
 class _ListedCommands:
-    """Adds commands with their help texts from `_COMMANDS`."""
+    """Adds commands to the parser of `harness`, with the help texts from `_COMMANDS`."""
 
     def __init__(self, listing: Actions) -> None:
         self._listing = listing
@@ -126,7 +126,7 @@ _LACKS = ("can't start new thread", "failed to map segment from shared object")
 
 
 def build_parser(*names: str) -> argparse.ArgumentParser:
-    """Return the parser of some commands, or of the whole command line."""
+    """Return a parser for the commands `names`, or for all commands if `names` is empty."""
     parser, listing = _empty_parser()
     wanted = [_COMMANDS[name].module for name in names or _COMMANDS]
     for name in dict.fromkeys(wanted):
@@ -159,11 +159,11 @@ def _empty_parser() -> tuple[argparse.ArgumentParser, Actions]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code.
 
-    The exit code 1 means that a node is not as expected. 2 means that the harness could not check
-    the node, for example because of bad input or a missing requirement. 130 means that a person
-    interrupted the command. 141 means that the reader of the command's output closed the pipe.
-    `harness shell` and `harness ssh` return the exit code of the command in the guest, and
-    `harness rerun` returns the exit status of pytest.
+    The exit code 1 means that a node is not as expected. The exit code 2 means that the harness
+    could not check a node, for example because of bad input or a missing requirement. The exit code
+    130 means that a person interrupted the command. The exit code 141 means that the reader of the
+    command's output closed the pipe. `harness shell` and `harness ssh` return the exit code of the
+    command in the guest, and `harness rerun` returns the exit status of pytest.
     """
     if argv is None:
         # Imports make objects that are never freed. Without this threshold, hundreds of garbage
@@ -197,7 +197,7 @@ def _run(words: Sequence[str], *, is_known: bool) -> int:
 
 
 def exit_code_of(act: Callable[[], int], *, command: str) -> int:
-    """Return the result of `act`; on an error, print it and return the error's exit code."""
+    """Return the result of `act`; if `act` raises an error, print the error and return its exit code."""
     try:
         code = act()
         sys.stdout.flush()

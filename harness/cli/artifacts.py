@@ -1,4 +1,4 @@
-"""Prints the folders that commands list in caches or remove from caches, as text or as JSON."""
+"""Prints the cached folders that a command lists or removes, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def print_artifacts_json(artifacts: Iterable[CachedArtifact]) -> None:
 def print_verification(
     artifacts: Sequence[CachedArtifact], *, key_digits: int, as_json: bool
 ) -> int:
-    """Print which of the verified folders are undamaged; return 2 if a folder is damaged, else 0."""
+    """Print the results of verifying folders; return 2 if a folder is damaged, else 0."""
     if as_json:
         print_artifacts_json(artifacts)
     else:
@@ -54,12 +54,12 @@ def print_damage(artifacts: Iterable[CachedArtifact]) -> None:
 
 
 def short_key(artifact: CachedArtifact, digits: int) -> str:
-    """Return the first digits of a key, without a prefix such as `sha256:`."""
+    """Return the first digits of an artifact's key, without a prefix such as `sha256:`."""
     return artifact.key.rpartition(":")[2][:digits]
 
 
 def print_removals(removals: Iterable[Removal], *, as_json: bool) -> None:
-    """Print a line for each removal, or a JSON list of objects with path, size and reason."""
+    """Print each removal as a line, or all removals as a JSON list of objects with path, size and reason."""
     if as_json:
         facts = [
             {

@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_before_work(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Refuse bad input now, since it would otherwise cause an error only after minutes of work."""
+    """Refuse bad input at once; otherwise the input would cause an error only after minutes of work."""
     output: Path | None = arguments.output
     if output is not None and output.exists():
         raise BadInputError(f"'{output}' exists; give the path of a new file.", source="--output")

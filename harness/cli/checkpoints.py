@@ -106,7 +106,7 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    """Remove the named checkpoints; return 2 if one of them is in use."""
+    """Remove the named checkpoints; return 2 if a named checkpoint is in use."""
     store = _store(arguments)
     checkpoints = store.ls()
     chosen = []

@@ -1,4 +1,4 @@
-"""Prints lists as aligned columns with whole words, so that `grep` and `awk` can read them."""
+"""Prints lists as aligned columns with unshortened words, so that `grep` and `awk` can read the lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in the largest unit in which its value is two or more."""
+    """Return a duration as text, in the largest unit in which the number is at least 2."""
     whole = max(0, int(seconds))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= 2 * length:

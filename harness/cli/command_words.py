@@ -15,14 +15,15 @@ _WORDS = "argv"
 
 
 def add_command_words(parser: argparse.ArgumentParser, *, metavar: str, about: str) -> None:
-    """Let a command accept words after `--`, and store them as `argv`; `about` is the help text."""
+    """Let a command accept words after `--`, and store the words as `argv`; `about` is the help text."""
     parser.add_argument(_WORDS, nargs="*", default=[], metavar=metavar, help=about)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses a command line, but not the words after `--`, wherever the options are.
+    """Parses a command line with options in any place, but keeps the words after `--` unparsed.
 
-    Before Python 3.12.7, argparse refuses these words if an option follows another argument.
+    Before Python 3.12.7, argparse refuses words after `--` if an option follows a positional
+    argument.
     """
 
     @override

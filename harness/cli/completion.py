@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the command."""
+    """Add `completion` to the commands of `harness`."""
     parser = commands.add_parser("completion")
     parser.add_argument(
         "shell", choices=["bash", "zsh"], help="the shell that will read the output"

@@ -29,10 +29,11 @@ AS_BEFORE = "\x1b[0m\x1b[?25h\x1b[?7h\x1b7\x1b[r\x1b8\x1b(B"
 def without_commands(
     printed: Iterable[tuple[float, str]],
 ) -> Iterator[tuple[float, str]]:
-    """Yield the parts of a console's output with their times; remove sequences that do more than draw.
+    """Yield the timed parts of a console's output, without sequences that do more than draw.
 
-    A guest's output may ask the terminal for its size, and the terminal would type the answer into the user's
-    shell. A guest's output may also set the title or the clipboard.
+    A guest's output may ask for the size of the user's terminal, and the terminal would type the
+    answer into the user's shell. A guest's output could set the terminal's title or the user's
+    clipboard.
     """
     held = ""
     for at, text in printed:

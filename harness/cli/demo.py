@@ -1,4 +1,4 @@
-"""`harness demo`: bakes a driver, boots three nodes, and checks them."""
+"""`harness demo`: bakes a driver, boots three nodes, and checks the nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MODEL = "h100-sxm5-80gb"
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A node to boot, and its expectations: a sentence and a function for each."""
+    """A node to boot, and expectations on the node: each expectation is a sentence and a function."""
 
     title: str
     request: NodeRequest
@@ -123,7 +123,7 @@ def scenarios(baked: Image) -> tuple[Scenario, ...]:
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> list[Verdict]:
-    """Check every expectation, even after a failed expectation."""
+    """Check every expectation of a scenario, even if an earlier expectation has failed."""
     verdicts: list[Verdict] = []
     for sentence, expectation in scenario.expectations:
         failure = None

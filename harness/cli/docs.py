@@ -29,7 +29,7 @@ class _Documentation(Protocol):
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the command."""
+    """Add `docs` to the commands of `harness`."""
     parser = commands.add_parser("docs")
     parser.add_argument(
         "page", nargs="?", metavar="PAGE", help="the page to show; without PAGE, list the pages"
@@ -70,7 +70,7 @@ def _pages() -> dict[str, Callable[[], str]]:
 def choose_page(word: str, names: Collection[str]) -> str:
     """Return the full name of the page that `word` selects.
 
-    The last part of a name is enough if only one page has this part.
+    The last part of a page's name is enough if no other page's name has the same last part.
     """
     name = word.removesuffix(".md")
     if name in names:

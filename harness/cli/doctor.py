@@ -1,4 +1,4 @@
-"""`harness doctor`: checks the requirements of machines on this host, and names remedies."""
+"""`harness doctor`: checks whether this host can run virtual machines, and names remedies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def examine(settings: Settings, runner: Runner) -> list[RequirementCheck]:
-    """Check every requirement, even after a failed check."""
+    """Check every requirement of machines, even if an earlier check has failed."""
     accelerator, chosen = _accelerator(settings, runner)
     return [
         _program("QEMU", settings.qemu, "qemu-system-x86", runner),
@@ -205,7 +205,7 @@ def _transport(
 
 
 def _image(settings: Settings, name: str) -> RequirementCheck:
-    """Check that an image can be built or fetched by the first run that needs it."""
+    """Check that the first run that needs the image can build or download the image."""
     try:
         source = load_catalogue(*settings.image_folders).get(name)
         if isinstance(source, Recipe):
@@ -223,7 +223,7 @@ def _image(settings: Settings, name: str) -> RequirementCheck:
 
 
 def _plugins() -> list[RequirementCheck]:
-    """Check each entry point of installed packages, even if this run does not need it."""
+    """Check all entry points that extend the harness, even entry points that this run does not need."""
     return [
         RequirementCheck(
             requirement="plug-in",

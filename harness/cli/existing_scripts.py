@@ -64,7 +64,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class FoundScript:
-    """A shell script below the folder, and what the script's text shows."""
+    """A shell script below the provisioner's folder, and facts that the script's text shows."""
 
     path: Path
     text: str
@@ -76,19 +76,19 @@ class FoundScript:
 
     @property
     def can_be_sourced(self) -> bool:
-        """Return whether a test can source the script: sourcing runs nothing, and `$0` is not used."""
+        """Return whether a test can source the script: sourcing runs nothing, and the script has no `$0`."""
         return (not self.is_program or _GUARD.search(self.text) is not None) and not any(
             _OWN_NAME.search(line) and not _GUARD.search(line) for line in self.text.splitlines()
         )
 
     @property
     def exit_codes(self) -> Sequence[int]:
-        """Return the exit codes above 0 that the script's text contains as numbers, sorted."""
+        """Return the exit codes above 0 that appear as numbers in the script's text, in ascending order."""
         return sorted({code for word in _EXIT.findall(self.text) if 0 < (code := int(word)) < 256})
 
 
 def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
-    """Return the shell scripts below a folder, and the `*_spec.sh` below or beside the folder.
+    """Return a folder's shell scripts, and the `*_spec.sh` files there or in sibling folders.
 
     Raises BadInputError if there is no script.
     """
@@ -123,8 +123,9 @@ def scripts_in(folder: Path) -> tuple[list[FoundScript], list[Path]]:
 def main_script(scripts: Sequence[FoundScript], folder: Path) -> FoundScript:
     """Return the script that a machine is to run.
 
-    The result is the only script, or else the only program with the name of a main program, or else
-    the only program. Raises BadInputError with all names if there is no such script.
+    The result is the only program, or else the only program whose name suggests a main program. If
+    no script is a program, each script counts as a program. Raises BadInputError with the scripts'
+    names if the choice is not clear.
     """
     programs = [script for script in scripts if script.is_program] or list(scripts)
     named = [script for script in programs if _MAIN_NAME.search(script.path.stem)]
@@ -148,13 +149,13 @@ def named_script(scripts: Sequence[FoundScript], folder: Path, name: str) -> Fou
 
 
 def packages_of(scripts: Sequence[FoundScript]) -> list[str]:
-    """Return the packages of the tools that the scripts start and that no shipped image has."""
+    """Return the Debian packages of the tools that the scripts start and that no shipped image has."""
     tools = {found["tool"] for script in scripts for found in _TOOL.finditer(script.text)}
     return sorted(_PACKAGES[tool] for tool in tools)
 
 
 def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
-    """Return the provisioner's YAML file; `source` is the path from this file to the folder of scripts."""
+    """Return the text of the provisioner's YAML file; `source` is the path from that file to the scripts."""
     name = re.sub(r"[^a-z0-9-]+", "-", folder.resolve().name.lower()).strip("-") or "my-node"
     place = f"/opt/{name}"
     run = f"{place}/{main.path.relative_to(folder).as_posix()}"
@@ -175,17 +176,17 @@ def render_declaration(main: FoundScript, folder: Path, source: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """Return a text as YAML writes it; a quoted text is valid JSON and Python too."""
+    """Return a text as a YAML scalar, quoted if necessary; a quoted scalar is valid JSON and Python too."""
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 def _documented(path: Path) -> str:
-    """Return the name of a path for the docstring of a module."""
+    """Return the last part of a path, escaped for the docstring of a generated module."""
     return path.name.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def render_machine_test(main: FoundScript) -> str:
-    """Return a test that runs the program on a machine."""
+    """Return the source of a test that runs the script `main` on a machine."""
     return f'''"""{_documented(main.path)} on a machine with a GPU."""
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def test_node_is_provisioned(boot_node: BootNode, node_image: Image, h100: GpuMo
 
 
 def render_unit_test(scripts: Sequence[FoundScript], source: str, folder: Path) -> str:
-    """Return a test that sources a script, or a test of the scripts' syntax if none can be sourced."""
+    """Return test code that checks the scripts' syntax and, if possible, sources one of the scripts."""
     paths = {
         script.path: f"{source}/{script.path.relative_to(folder).as_posix()}" for script in scripts
     }

@@ -1,4 +1,4 @@
-"""`harness gpu firmware`: writes firmware for emulated GPUs that NVIDIA's driver opens."""
+"""`harness gpu firmware`: writes firmware files that NVIDIA's driver accepts for an emulated GPU."""
 
 from __future__ import annotations
 

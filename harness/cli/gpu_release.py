@@ -1,4 +1,4 @@
-"""`harness gpu release`: makes the data of a release of NVIDIA's driver, for emulated GPUs."""
+"""`harness gpu release`: makes the data that emulated GPUs need for a release of NVIDIA's driver."""
 
 from __future__ import annotations
 

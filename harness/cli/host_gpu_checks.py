@@ -1,4 +1,4 @@
-"""Checks for `harness doctor` whether machines can get this host's GPUs."""
+"""Checks for `harness doctor` whether virtual machines can use this host's GPUs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SET_PARAMETER = "in GRUB_CMDLINE_LINUX of '/etc/default/grub', run `update-grub
 
 
 def examine_host_gpus(settings: Settings, root: Path = Path("/")) -> list[RequirementCheck]:
-    """Check the host below `root`; check nothing if the host has no GPU for tests.
+    """Check the host, whose system files are below `root`, if the host has a GPU for tests.
 
-    A missing requirement is a fault only if the host has an inventory, since an inventory says that
-    the host's GPUs are for tests.
+    A missing requirement is a fault only if the host has a GPU inventory, because the inventory
+    declares that the host's GPUs are for tests.
     """
     is_needed = settings.gpu_inventory is not None or INVENTORY.exists()
     try:
@@ -64,7 +64,7 @@ def _checks(
 
 
 def _is_wanted(gpu: HostGpu, kinds: frozenset[GpuKind]) -> bool:
-    """Return whether tests could use the GPU; tests cannot use the display of a laptop or a BMC."""
+    """Return whether tests could use the GPU; tests cannot use the display adapter of a laptop or a BMC."""
     if gpu.model is not None:
         return True
     function = gpu.function
@@ -119,7 +119,7 @@ def _vfio(root: Path) -> RequirementCheck:
 
 
 def _locked_memory() -> RequirementCheck:
-    """Check the limit of locked memory: VFIO locks all memory of a machine that has a GPU."""
+    """Check the limit of locked memory: VFIO locks all memory of a virtual machine that has a host GPU."""
     name = "locked memory"
     if os.geteuid() == 0:
         return _check(name, "There is no limit for root.", is_met=True)

@@ -1,4 +1,4 @@
-"""`harness gpu host`: lists and leases this host's GPUs, and restores their drivers."""
+"""`harness gpu host`: lists and leases this host's GPUs, and restores the GPUs' original drivers."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _described(
     catalogue: Catalogue, name: str, built: ImageStore, fetched: CloudImageStore
 ) -> Mapping[str, str | None]:
-    """Return an image's row of the list, or a row with the `problem` of its recipe."""
+    """Return an image's row of the list; if the recipe is wrong, the row has only name and `problem`."""
     try:
         return _row(catalogue.read(name), built, fetched)
     except BadInputError as error:

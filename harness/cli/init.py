@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def project_files() -> dict[str, tuple[bytes, bool]]:
-    """Return the files of a new project by path: content, and whether the file is executable."""
+    """Return the files of a new project by path; a file is its content and whether it is executable."""
     version = importlib.metadata.version(APPLICATION).encode()
     return {
         path.relative_to(TEMPLATE).as_posix(): (
@@ -166,7 +166,7 @@ def around_scripts(
 
 
 def _with_shipped_image(ini: str) -> str:
-    """Return pytest's options with the shipped image, for a project that needs no image of its own."""
+    """Return the pytest configuration `ini`, changed to use a shipped image, not the project's image."""
     lines = [line for line in ini.splitlines(keepends=True) if not line.startswith("images_dir")]
     return (
         "".join(lines)
@@ -224,7 +224,7 @@ def write_project(folder: Path, files: Mapping[str, tuple[bytes, bool]]) -> None
 
 @contextlib.contextmanager
 def _undone_on_error() -> Iterator[tuple[list[Path], list[Path]]]:
-    """Yield a list for folders and a list for files; if the block raises, remove all paths in the lists."""
+    """Yield a list for folders and a list for files; if the `with` block fails, remove all listed paths."""
     folders: list[Path] = []
     files: list[Path] = []
     try:

@@ -1,4 +1,4 @@
-"""Loads a module when one of its attributes is used, not when it is imported."""
+"""Loads a module when one of its attributes is used, not when the module is imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _LateModule(ModuleType):
 def load_on_use(*names: str) -> None:
     """Make `import NAME` return at once; load the module when one of its attributes is used.
 
-    A module that is already loaded does not change. Import names of a submodule by
+    A module that is already loaded does not change. Callers must import names of a submodule by
     `from NAME.PART import …`, not by `import NAME.PART`.
     """
     for name in names:

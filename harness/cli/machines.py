@@ -1,4 +1,4 @@
-"""`harness ps`, `logs` and `gc`: list machines, print a console, remove leftovers of killed runs."""
+"""`harness ps`, `logs` and `gc`: list machines, print console output, remove leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _END_S = 30.0
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the commands."""
+    """Add `ps`, `logs` and `gc` to the commands of `harness`."""
     ps = commands.add_parser("ps")
     logs = commands.add_parser("logs")
     logs.add_argument(
@@ -113,7 +113,7 @@ def _facts(machine: RunningMachine) -> dict[str, object]:
 
 
 def resident_mib(machine: RunningMachine) -> int:
-    """Return the resident memory of a machine's QEMU in MiB, without pages of files; 0 if it is unknown."""
+    """Return the resident memory of a machine's QEMU in MiB, without file-backed pages; 0 if unknown."""
     if machine.user is None:
         return 0
     kib = 0
@@ -146,7 +146,7 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _chunks(roster: Roster, machine: RunningMachine, *, follow: bool) -> Iterator[bytes]:
-    """Yield the output of a machine's console; with `follow`, also later output, until the machine ends."""
+    """Yield the output of a machine's console; if `follow`, wait for more output until the machine ends."""
     with machine.serial_log.open("rb") as log:
         while True:
             is_running = any(each.id == machine.id for each in roster.machines())

@@ -28,7 +28,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the module."""
+    """Print the pytest module for the shell spec."""
     spec: Path = arguments.spec
     try:
         text = spec.read_text(errors="surrogateescape")

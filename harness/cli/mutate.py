@@ -151,7 +151,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _reports(arguments: argparse.Namespace) -> list[Path]:
-    """Return the paths to which the reports are written."""
+    """Return the paths to which the command writes reports."""
     return [path for name in _REPORTS if (path := getattr(arguments, name)) is not None]
 
 

@@ -15,13 +15,13 @@ _MOST_DAYS = 36_500
 
 
 class Commands(Protocol):
-    """The parser to which a module adds its commands; help texts are in `harness.cli`."""
+    """The parser to which a module adds its commands; the commands' help texts are in `harness.cli`."""
 
     def add_parser(self, name: str) -> argparse.ArgumentParser: ...
 
 
 class Actions(Protocol):
-    """The result of argparse's `add_subparsers`; its class has no public name."""
+    """The result of argparse's `add_subparsers`; argparse has no public name for the result's class."""
 
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser:  # noqa: A002
         ...
@@ -70,12 +70,12 @@ def number_of_days(word: str) -> float:
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option for output that programs read."""
+    """Add the option `--json`, for output that programs read."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for how machines run."""
+    """Add the options that determine how machines run."""
     add_to_command(parser, "--accelerator", "--timeout-multiplier", "--qemu", "--gpu-emulation")
     add_to_command(parser, "--machine-driver", "--machine-uri")
     add_image_options(parser)
@@ -84,7 +84,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def machine_words(settings: Settings) -> list[str]:
-    """Return the options with which another command starts machines with these settings."""
+    """Return the options with which another `harness` command starts machines according to `settings`."""
     named = {
         "--accelerator": settings.accelerator.value,
         "--timeout-multiplier": str(settings.timeout_multiplier),
@@ -109,7 +109,7 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the image, and for the folders of recipes."""
+    """Add the options that select the image and the folders of image recipes."""
     add_to_command(parser, "--image", "--images-dir", ACCEPT_OPTION)
 
 
@@ -124,7 +124,7 @@ def add_gpu_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_host_gpu_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the GPUs of this host that tests may lease, and for the folder of leases."""
+    """Add the options that select this host's GPUs for tests and the folder of GPU leases."""
     add_to_command(parser, "--gpu-models", "--gpu-inventory", "--gpu-pool-dir")
 
 

@@ -26,8 +26,8 @@ _MESSAGES = "messages"
 def open_closed_streams() -> None:
     """Open the null device as each standard stream that the caller closed, such as by `>&-`.
 
-    Otherwise the next file that this process opens would get the stream's number. The output of
-    child processes would then be written to that file.
+    Otherwise the next file that this process opens would get the closed stream's descriptor number,
+    and child processes would write their output to that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -37,7 +37,7 @@ def open_closed_streams() -> None:
 
 
 def drop_unwritten_text() -> None:
-    """Drop text that can't be written to stdout or stderr, since Python would exit with code 120."""
+    """Drop text that can't be written to stdout or stderr, to keep Python from exiting with code 120."""
     for number, stream in enumerate((sys.stdout, sys.stderr), 1):
         try:
             stream.flush()
@@ -49,8 +49,8 @@ def drop_unwritten_text() -> None:
 def guarded(command: str) -> Iterator[None]:
     """Escape unprintable characters in the command's output while the context is open.
 
-    Output of shells, consoles and logs of machines is written directly to the descriptors, so it
-    is not escaped.
+    Output of shells, and of machines' consoles and logs, is not escaped, because this output is
+    written directly to the descriptors.
     """
     with contextlib.ExitStack() as open_streams:
         if command not in _VERBATIM:

@@ -1,4 +1,4 @@
-"""`harness payload`: builds the zipapp that is copied to nodes and provisions them."""
+"""`harness payload`: builds the zipapp that provisions a node after being copied to the node."""
 
 from __future__ import annotations
 

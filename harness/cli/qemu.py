@@ -1,4 +1,4 @@
-"""`harness qemu`: unpacks a newer QEMU than the host's."""
+"""`harness qemu`: unpacks a QEMU that is newer than the host's QEMU."""
 
 from __future__ import annotations
 

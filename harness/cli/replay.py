@@ -24,7 +24,7 @@ _SLOWEST = 0.001
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the command."""
+    """Add `replay` to the commands of `harness`."""
     parser = commands.add_parser("replay")
     parser.add_argument(
         "bundle",

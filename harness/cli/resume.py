@@ -40,7 +40,7 @@ _HOLD_INTERVAL_S = 1.0
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the command."""
+    """Add `resume` to the commands of `harness`."""
     parser = commands.add_parser("resume")
     parser.add_argument(
         "bundle",
@@ -109,8 +109,8 @@ def resume(
 ) -> int:
     """Continue the machine that a test saved in a folder or an archive, and enter the machine.
 
-    `uri` is libvirt's URI, for a machine that ran under libvirt. With `until`, do not enter the
-    machine, but let it run until that time.
+    `uri` is libvirt's URI, for a machine that ran under libvirt. If `until` is given, the machine
+    runs until the time `until`, and the command does not enter the machine.
     """
     with opened(bundle.absolute(), settings.runs_folder, has_machine=True) as folder:
         saved = read_bundle(folder)
@@ -118,7 +118,7 @@ def resume(
 
 
 def _settings_for(bundle: MachineBundle, settings: Settings, uri: str | None) -> Settings:
-    """Return settings with the accelerator and the VM driver that ran the machine."""
+    """Return `settings` with the accelerator and the VM driver under which the saved machine ran."""
     driver = machine_driver(bundle.driver)
     if uri is None and driver is not MachineDriver.QEMU:
         uri = settings.machine_uri

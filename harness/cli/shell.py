@@ -44,7 +44,7 @@ _NO_GPU = "none"
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the commands."""
+    """Add `shell`, `console` and `ssh` to the commands of `harness`."""
     shell = commands.add_parser("shell")
     add_machine_options(shell)
     add_gpu_options(shell)
@@ -145,7 +145,7 @@ def _in_clone(arguments: argparse.Namespace) -> int:
 
 
 def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
-    """Provision a node and enter it, since there are no saved machines with GPUs."""
+    """Provision a node and enter the node; no saved state contains a provisioned node."""
     from harness.lab.bakes import bake_node  # noqa: PLC0415 - most shells need no node
     from harness.lab.node_request import NodeRequest  # noqa: PLC0415
 
@@ -156,7 +156,7 @@ def _in_node(lab: Lab, models: Sequence[GpuModel], argv: Argv) -> int:
 
 
 def saved_state_of(lab: Lab, name: str, slots: int) -> SavedState:
-    """Return the saved state of `--state` with this many slots for GPUs."""
+    """Return the saved state that `--state` selects, with `slots` slots for GPUs."""
     from harness.lab.saved_states import booted, cloud_init_done  # noqa: PLC0415
 
     if name == "baked":
@@ -185,7 +185,7 @@ def _console(arguments: argparse.Namespace) -> int:
 
 
 def _ssh(arguments: argparse.Namespace) -> int:
-    """Print the ssh command, or replace this process by ssh."""
+    """Replace this process by ssh, or only print the ssh command if `--print` is given."""
     entry = ssh_entry_of(Roster(roster_folder()).find(arguments.machine))
     argv = [*entry.argv(), *([shlex.join(arguments.argv)] if arguments.argv else [])]
     if not arguments.print:

@@ -78,7 +78,7 @@ def _shared(settings: Settings) -> Mapping[str, SharedCache]:
 
 
 def _local(settings: Settings) -> dict[str, tuple[Path, ManifestFormat[Any]]]:
-    """Return the folder and the format of each cache."""
+    """Return the folder and the manifest format of each local cache, by the kind of its artifacts."""
     return {
         "images": (settings.image_store, IMAGE_FORMAT),
         "derived": (settings.derived_store, DERIVED_FORMAT),
@@ -116,7 +116,7 @@ def _push(arguments: argparse.Namespace) -> int:
 
 
 def _require_movable(folder: Path) -> None:
-    """Refuse a folder whose disk refers to a backing file by an absolute path on this host."""
+    """Raise HarnessError if the folder's disk refers to its backing file by an absolute path."""
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(
@@ -142,7 +142,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 
 
 def _require_all(names: Sequence[str], there: Sequence[str], place: str) -> None:
-    """Raise BadInputError if one of `names` is not the beginning of any name in `there`."""
+    """Raise BadInputError unless each of `names` is the beginning of at least one name in `there`."""
     for name in names:
         if not name or not any(each.startswith(name) for each in there):
             raise BadInputError(

@@ -1,4 +1,4 @@
-"""`harness rerun`, and `harness shell` in the machine of a test; both run pytest."""
+"""`harness rerun`, and `harness shell` in the machine of a test; both commands run pytest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STARTS = [each.value for each in (MachineStart.CLONE, MachineStart.COLD)]
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the command."""
+    """Add `rerun` to the commands of `harness`."""
     parser = commands.add_parser("rerun")
     parser.add_argument(
         "test", metavar="NODEID", help="the test's node id, as pytest's summary shows it"
@@ -45,8 +45,8 @@ def _rerun(arguments: argparse.Namespace) -> int:
 def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
     """Replace this process by pytest, which opens a shell or runs a command in a test's machine.
 
-    The machine is the first machine of the test. The test does not run. pytest ends with the exit
-    code of the command.
+    pytest starts the test's first machine, but does not run the test. pytest ends with the exit
+    code of the command in the machine.
     """
     command = [f"--machine-shell-command={shlex.join(argv)}"] if argv else []
     become_pytest(node_id, f"--machine-shell={MachineShell.INSTEAD.value}", *command, "-rs")
@@ -55,7 +55,7 @@ def shell_of_test(node_id: str, argv: Argv = ()) -> NoReturn:
 def become_pytest(node_id: str, *options: str) -> NoReturn:
     """Replace this process by pytest, which runs one test and gets the terminal.
 
-    Raises BadInputError for an empty node id, by which pytest would run all tests.
+    Raises BadInputError for an empty node id, because pytest would then run all tests.
     """
     if not node_id:
         raise BadInputError(

@@ -241,9 +241,9 @@ def _given(value: _T | None, default: _T) -> _T:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings, with the payload's image.
+    """Return the command line's settings, with the image that contains the chosen driver.
 
-    Raises BadInputError if the settings name another image.
+    Raises BadInputError if `--image` and `--payload` contradict each other.
     """
     settings = settings_of(arguments)
     if arguments.payload == Payload.NVIDIA.value:

@@ -29,7 +29,7 @@ _MOST = 2
 
 
 def add_parser(commands: Commands) -> None:
-    """Add the command."""
+    """Add `timeline` to the commands of `harness`."""
     parser = commands.add_parser("timeline")
     parser.add_argument(
         "bundle",
@@ -99,7 +99,7 @@ def _read(folder: Path, bundle: Path) -> Timeline:
 
 
 def _titled_by_path(timelines: list[Timeline], bundles: list[Path]) -> list[Timeline]:
-    """Return the timelines; each title is the path of the timeline's bundle, without common folders."""
+    """Return the timelines; a title is the bundle's path without the folders that all paths share."""
     parts = [bundle.absolute().parts for bundle in bundles]
     common = next((at for at, pair in enumerate(zip_longest(*parts)) if pair[0] != pair[1]), None)
     if common is None:

@@ -1,6 +1,7 @@
 """Pure functions that compute timeouts for a cluster's autoscaler from measured node starts.
 
-Times are in the unit of the samples. `docs/time-to-gpu.md` has the method and its assumptions.
+Times are in the unit of the samples. `docs/time-to-gpu.md` describes the method and its
+assumptions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Advice:
 
 
 def advise(node_starts: Sequence[float], *, q: float = QUANTILE, margin: float = MARGIN) -> Advice:
-    """Return the timeouts for nodes that start as the measured nodes did.
+    """Return the timeouts for nodes that take as long to start as the measured nodes.
 
     `q` is the quantile, from 0 to 1; `margin` is the share by which each timeout is increased.
     Raises ValueError if there are no samples.

@@ -1,4 +1,4 @@
-"""Reports once a minute the latest log line of a long provisioning, such as a driver build."""
+"""Reports the latest log line of a long provisioning, such as a driver build, once a minute."""
 
 from __future__ import annotations
 

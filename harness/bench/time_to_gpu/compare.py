@@ -27,7 +27,7 @@ LIMIT = 0.10
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The waits of one group of samples in both runs."""
+    """The comparison of one group of samples between two runs."""
 
     experiment: Experiment
     variant: str
@@ -78,11 +78,11 @@ class Compared:
 
 
 def compare(before: Benchmark, after: Benchmark, *, limit: float = LIMIT) -> Compared:
-    """Compare all groups that both runs have.
+    """Compare the waits of each group of samples that both runs have.
 
-    If a processor was emulated, waits are compared as multiples of the build at boot in the same
-    experiment of the same run. The build itself is then not compared. Raises BadInputError if a
-    wait is not a number above 0.
+    If a run had an emulated processor, waits are divided by the median wait for a build at boot in
+    the same experiment and the same run. Builds at boot are compared only between runs without an
+    emulated processor. Raises BadInputError if a wait is not a number above 0.
     """
     for which, benchmark in (("the first run", before), ("the second run", after)):
         for sample in benchmark.samples:
@@ -140,7 +140,7 @@ def _smallest_p(m: int, n: int) -> float:
 
 
 def render(compared: Compared) -> str:
-    """Render a comparison for people."""
+    """Render a comparison as text for people."""
     unit = (
         "waits as multiples of each run's own build at boot, since a processor was emulated"
         if compared.is_relative

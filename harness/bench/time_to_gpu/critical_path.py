@@ -51,11 +51,12 @@ class Moments:
 def moments_of(
     events: Sequence[Mapping[str, object]], payload: Payload = Payload.STAND_IN
 ) -> Moments | None:
-    """Return the moments of one sample, or None if the sample has not ended.
+    """Return when the events of one sample happened, or None if the sample has not ended.
 
-    A sample ends with the first allocation after the kubelet's last start, if the provisioner's
-    command has ended too. Raises ExpectationError for a GPU that cannot be opened, unless the GPU is
-    emulated and the payload is NVIDIA's own driver. Raises HarnessError if the sample can never end.
+    A sample has ended when the kubelet has allocated a GPU after the kubelet's last start, and the
+    provisioner's command has ended. Raises ExpectationError for a GPU that cannot be opened, unless
+    the GPU is emulated and the payload is NVIDIA's own driver. Raises HarnessError if the sample
+    can never end.
     """
 
     def stamp(event: Mapping[str, object], clock: str = "monotonic_s") -> float:
@@ -101,12 +102,13 @@ def moments_of(
 
 
 def critical_path(moments: Moments, steps: Sequence[TimedStep]) -> tuple[Segment, ...]:
-    """Return the parts of the wait in their order; their sum is the wait.
+    """Return the parts of the wait for a GPU; the sum of the parts is the wait.
 
-    Steps run one after another; the gaps between steps are the provisioner's own time. The
-    registration with the kubelet is the rest of the wait, after the last step that began within
-    the wait. A step without a start begins when the step before it ends. A step that began after
-    the end of the wait is left out; a step that overlaps the end is cut at the end.
+    The provisioner's steps run one after another. The gaps between steps are one part: the
+    provisioner's own time. The registration with the kubelet is the rest of the wait, after the
+    last step that began within the wait. A step without a reported start begins when the previous
+    step ends. A step that began after the end of the wait is left out. A step that began before the
+    end of the wait and ended later is cut at the end of the wait.
     """
     end = moments.capacity_s - moments.ready_s
     ended = min(end, moments.ended_s - moments.ready_s)
@@ -147,7 +149,7 @@ def shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
 
 
 def unit_shares(samples: Iterable[Sample]) -> Mapping[str, Estimate]:
-    """Return the share of the wait after which each unit was ready, the earliest unit first."""
+    """Return the share of the wait after which each systemd unit was ready, the earliest unit first."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
         for unit in sample.units if sample.wait_s > 0 else ():

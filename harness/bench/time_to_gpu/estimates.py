@@ -20,7 +20,7 @@ _SEED = 20260801
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value with its interval; `n` is the number of samples, for a ratio in the smaller group."""
+    """An estimate with its interval; `n` is the number of samples (for a ratio: in the smaller group)."""
 
     value: float
     low: float
@@ -28,12 +28,12 @@ class Estimate:
     n: int
 
     def excludes(self, value: float) -> bool:
-        """Return whether the interval does not contain a value."""
+        """Return whether `value` is outside the interval."""
         return self.low > value or self.high < value
 
     @property
     def is_claimable(self) -> bool:
-        """Return whether there are enough samples to conclude anything from the interval."""
+        """Return whether the number of samples is large enough for a conclusion from the interval."""
         return self.n >= FEWEST_FOR_CLAIM
 
     def to_json(self) -> dict[str, float]:
@@ -48,13 +48,14 @@ class Estimate:
 def reached_confidence(n: int) -> float:
     """Return the confidence that the median is between the extremes of n samples: 1 - 2^(1-n).
 
-    No interval between two samples has a higher confidence, since the extremes enclose all others.
+    No interval between two samples has a higher confidence, because all samples are between the
+    extremes.
     """
     return min(CONFIDENCE, 1.0 - 2.0 ** (1 - n))
 
 
 def median_of(samples: Sequence[float]) -> Estimate:
-    """Return the median with its interval."""
+    """Return the median of the samples with its bootstrap interval."""
     return _estimate(lambda groups: statistics.median(groups[0]), [samples])
 
 
@@ -72,7 +73,7 @@ def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
 
 
 def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Return the factor from the first group to the second: the median of the ratios of all pairs.
+    """Return the median of the ratios of each sample of `second` to each sample of `first`.
 
     The result is the Hodges-Lehmann shift on a logarithmic scale.
     """
@@ -88,7 +89,7 @@ def shift_ratio_of(first: Sequence[float], second: Sequence[float]) -> Estimate:
 def _estimate(
     statistic: Callable[[Sequence[Sequence[float]]], float], groups: Sequence[Sequence[float]]
 ) -> Estimate:
-    """Return a statistic with its percentile interval of a bootstrap.
+    """Return a statistic of the samples with the percentile interval of a bootstrap.
 
     The seed is fixed, so the interval of the same samples is always the same. Raises ValueError for an empty group.
     """
@@ -109,7 +110,7 @@ def _estimate(
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """Return the smallest sample that is at least as large as this share of the samples.
+    """Return the smallest sample that is at least as large as the given share of the samples.
 
     The result is always one of the samples, without interpolation.
     """

@@ -1,4 +1,4 @@
-"""Draws conclusions from the samples: ratios, savings, advice; makes the document that `--json` prints."""
+"""Computes ratios, savings and advice from samples, and makes the document that `--json` prints."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def percent(value: float) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """Render an estimate's interval of shares."""
+    """Render the interval of an estimated share as percentages."""
     return f"{percent(estimate.low)} to {percent(estimate.high)}"
 
 
 def share_of(estimate: Estimate) -> str:
-    """Render an estimate of a share with its interval and n."""
+    """Render an estimated share with its interval and the number of samples."""
     return f"{percent(estimate.value)} (interval {interval(estimate)}, n = {estimate.n})"
 
 
@@ -113,7 +113,7 @@ class ModeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """The saving of a trim, as a share of the wait without the trim."""
+    """The share of the wait that a trim of the boot path saves."""
 
     trim: Trim
     share: Estimate
@@ -123,7 +123,7 @@ class Saving:
         return self.share.is_claimable and self.share.low > 0
 
     def verdict(self) -> str:
-        """Return the supported claim in one sentence."""
+        """Return what the samples show about the trim's saving, as a clause."""
         size = f"{percent(self.share.value)}, interval {interval(self.share)}"
         if not self.share.is_claimable:
             return f"no claim: n = {self.share.n}, and a claim needs {FEWEST_FOR_CLAIM} samples ({size})"
@@ -153,7 +153,7 @@ class Figures:
 
 
 def figures_of(benchmark: Benchmark, *, q: float = QUANTILE, margin: float = MARGIN) -> Figures:
-    """Compute the content of a report."""
+    """Compute the content of a report from the measurements of a run."""
     experiments = {
         experiment: tuple(
             _mode_figures(benchmark, experiment, mode) for mode in benchmark.modes(experiment)
@@ -214,7 +214,7 @@ def _savings(benchmark: Benchmark) -> tuple[Saving, ...]:
 
 
 def to_document(figures: Figures) -> dict[str, object]:
-    """Return the document of `--json`: the figures, and all measurements, for a comparison."""
+    """Return the document that `--json` prints: the figures, and all measurements for later comparisons."""
     scale_up = Experiment.SCALE_UP
 
     def ratio(mode: Mode, experiment: Experiment = scale_up) -> object:

@@ -2,7 +2,8 @@
 
     python3 -I -S longer_limit.py SECONDS PROGRAM [ARGUMENT...]
 
-In the guest, this file is not part of a package, and imports the package of PROGRAM.
+In the guest, this file is a standalone script that imports the package in the zipapp or folder
+PROGRAM.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Measures nodes in machines: fresh nodes, nodes whose policy is reset, and teardowns.
+"""Measures nodes in virtual machines: fresh nodes, nodes after a policy reset, and teardowns.
 
-The tasks run in rounds over all variants, so that temporary load of the host affects all variants
-equally.
+The measurement tasks run in rounds over all variants, so that temporary load of the host affects
+all variants equally.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ class Plan:
 
 
 def tasks_of(fleet: Fleet, plan: Plan) -> list[Task]:
-    """Return the tasks to measure, in rounds over all variants.
+    """Return the measurement tasks in rounds; each round covers all variants that need samples.
 
-    Since tasks run in rounds, a run that stops early has about as many samples of each variant.
+    A run that stops early has about as many samples of one variant as of another, because tasks run
+    in rounds.
     """
     rounds = max(plan.scale_ups, plan.trims, plan.teardowns)
     return [task for number in range(1, rounds + 1) for task in _round(fleet, plan, number)]
@@ -118,10 +119,10 @@ def _task(kind: str, number: int, measure: Callable[..., Measured], *given: obje
 def _fresh_node(
     fleet: Fleet, mode: Mode, has_reset: bool, progress: Callable[[str], None]
 ) -> Measured:
-    """Provision a fresh node and, if resets are measured, once more after a policy reset.
+    """Provision a fresh node; if `has_reset`, reset the policy and provision the node again.
 
-    The first set-up is the sample of a fresh node; the published experiment on policies drops this
-    sample.
+    The first provisioning is a sample of a fresh node, which the published experiment on policy
+    resets drops.
     """
     with booted_node(fleet, fleet.request(mode)) as node:
         fresh, evidence = _provision(
@@ -163,7 +164,7 @@ def _provision(
     progress: Callable[[str], None],
     prefix: Sequence[str] = (),
 ) -> tuple[Sample, Evidence]:
-    """Provision a node that is ready, wait for its GPU, and return the sample.
+    """Provision a ready node, wait until its GPU is allocated, and return sample and evidence.
 
     Raises ExpectationError if the provisioner fails or the GPU can't be opened, and HarnessError if
     no GPU is allocated in time.
@@ -216,7 +217,7 @@ def _wait_for_gpu(node: Node, payload: Payload) -> Moments:
 
 
 def _compilation(stamps: Sequence[str], moments: Moments) -> float | None:
-    """Return how long DKMS compiled, or None if DKMS did not compile during this wait."""
+    """Return the seconds that DKMS compiled during the wait for the GPU, or None if DKMS did not compile."""
     if len(stamps) < 2:
         return None
     began, ended = float(stamps[-2]), float(stamps[-1])
@@ -226,7 +227,7 @@ def _compilation(stamps: Sequence[str], moments: Moments) -> float | None:
 
 
 def _units(node: Node, moments: Moments) -> tuple[UnitTimes, ...]:
-    """Return the units of a GPU node that were ready before its capacity was advertised."""
+    """Return the systemd units that started and became ready during the wait for the GPU."""
     shown = parse_shown_units(node.guest.output_of(*unit_commands(*_UNITS)[SHOWN_UNITS]))
     found = []
     # A unit is listed under each of its aliases, so count it once.
@@ -247,7 +248,7 @@ def _units(node: Node, moments: Moments) -> tuple[UnitTimes, ...]:
 
 
 def _steps(evidence: Evidence, moments: Moments) -> list[TimedStep]:
-    """Return the steps that took time, with their starts if the outcome file has them."""
+    """Return the provisioner's steps that took time; a start that the outcome file lacks is None."""
     try:
         steps = evidence.steps or ()
     except BadInputError:
@@ -289,7 +290,7 @@ def _expect_done(evidence: Evidence, name: str) -> None:
 
 
 def _reset(node: Node, fleet: Fleet, mode: Mode) -> None:
-    """Clear the GPU capacity, and remove the parts of the driver that the mode's image lacks."""
+    """Clear the node's GPU capacity, and remove the parts of the driver that the mode's image lacks."""
     deadline = node.machine.deadline(_RESET_KVM_S)
     for argv in fleet.reset_commands(mode):
         node.guest.output_of(*argv, timeout_s=max(1.0, deadline.remaining_s()))

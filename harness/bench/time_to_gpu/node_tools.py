@@ -1,8 +1,8 @@
 """Puts the kubelet and the device plugin into a guest, once for each image and kernel.
 
-Both run in a saved state, from which the nodes of all samples continue. gRPC is installed from
-PyPI's wheels for the guest's Python. An image with Debian's python3-grpcio would need its own
-bakes, and other distributions have other versions of the package.
+Both programs run in a saved state, and the nodes of all samples continue from this saved state.
+gRPC is installed from PyPI's wheels for the guest's Python. An image with Debian's python3-grpcio
+would need its own bakes, and other distributions have other versions of the package.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNPACK = (
 
 
 def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequence[Path]:
-    """Return the wheels of the guest's packages for a version of Python, such as `3.11`.
+    """Return the wheels of `packages` for the guest's version of Python, such as `3.11`.
 
     `packages` is a requirements file with digests, by default the file for the kubelet and the
     device plugin.
@@ -83,7 +83,7 @@ def guest_wheels(cache: Path, python: str, packages: Path = _PACKAGES) -> Sequen
 
 
 def with_node_tools(state: SavedState, cache: Path) -> SavedState:
-    """Return the saved state in which kubelet and device plugin are loaded, and the kubelet serves."""
+    """Return a state, derived from `state`, in which the kubelet serves and the device plugin is loaded."""
 
     def make(machine: LabMachine) -> None:
         _install(machine, cache)
@@ -141,5 +141,5 @@ def _install(machine: LabMachine, cache: Path) -> None:
 
 
 def parse_events(text: str) -> list[dict[str, object]]:
-    """Parse a guest's events, oldest first."""
+    """Parse the text of a guest's events file; return the events, oldest first."""
     return [parse_json(line) for line in text.splitlines() if line.strip()]

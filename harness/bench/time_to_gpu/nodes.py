@@ -101,7 +101,7 @@ class Fleet:
         return modes
 
     def request(self, mode: Mode) -> NodeRequest:
-        """Return the request of a fresh node, in the state in which kubelet and plugin are loaded."""
+        """Return the request for a fresh node of `mode`, with the kubelet and the device plugin loaded."""
         image = self._image(mode)
         provisioner = self.own if mode in {Mode.OWN, Mode.OWN_PREBAKED} else self.builtin
         config: dict[str, object] = {}
@@ -129,13 +129,13 @@ class Fleet:
         return self.near_registry(request, shape)
 
     def _before(self, mode: Mode) -> list[Argv]:
-        """Return the commands that remove the image's module, if the node has to build the module."""
+        """Return the commands that remove the image's kernel module, if the node has to build the module."""
         if mode is Mode.BUILD and self.payload is Payload.NVIDIA:
             return [list(self.builtin.guest_command("teardown"))]
         return []
 
     def near_registry(self, request: NodeRequest, shape: Shape) -> NodeRequest:
-        """Return the request of a node that reaches the registry over a simulated network."""
+        """Return `request`, changed so that the node reaches the registry over a simulated network."""
         if self.registry is None:
             raise HarnessError("This run has no registry.")
         file = GuestFile(path=_SHAPE, content=(_HERE / "shape.sh").read_bytes(), mode=0o755)
@@ -144,7 +144,7 @@ class Fleet:
         return self.registry.reachable(request)
 
     def trimmed(self) -> NodeRequest:
-        """Return the request of a prebaked node on which trims can be switched off."""
+        """Return the request for a prebaked node on which each trim of the boot path can be switched off."""
         program = (_HERE / "trim.sh").read_bytes()
         files = [
             GuestFile(path=f"{TRIM_FOLDER}/{name}", content=program, mode=0o755)
@@ -161,7 +161,7 @@ class Fleet:
         return self.node_image
 
     def ensure_state(self, request: NodeRequest) -> None:
-        """Make the saved state from which a node continues, if the cache has none."""
+        """Make the saved state from which the requested node continues, if the cache lacks that state."""
         image = request.image
         if isinstance(image, CloudImage) or request.derive is None:
             return
@@ -175,9 +175,10 @@ class Fleet:
         self.lab.ensure_checkpoint(request.derive(cloud_init_done(state)))
 
     def publish(self, padding_mib: int) -> None:
-        """Push the driver image, and a padded image with the module compiled for the newest kernel.
+        """Push the driver image, and a padded image with a precompiled module, to the registry.
 
-        Raises HarnessError for an image without a driver.
+        The module is compiled for the image's newest kernel. Raises HarnessError for an image
+        without a driver.
         """
         if self.registry is None:
             return
@@ -200,8 +201,8 @@ class Fleet:
     def reset_commands(self, mode: Mode) -> list[Argv]:
         """Return the commands that prepare a provisioned node for another set-up of its driver.
 
-        These commands are not measured. Parts that the mode's image has before the first boot stay:
-        the prebaked module, and the driver image.
+        The time of the reset is not measured. The commands keep the parts of the driver that the
+        mode's image has before the first boot: the prebaked module, and the driver image.
         """
         unload = (
             "systemctl stop nvidia-dcgm-exporter nvidia-dcgm nvidia-modprobe; "
@@ -239,7 +240,7 @@ def _padding(mib: int) -> bytes:
 
 @contextlib.contextmanager
 def booted_node(fleet: Fleet, request: NodeRequest) -> Iterator[Node]:
-    """Boot a node from its saved state; if the block fails, keep the node's evidence."""
+    """Yield a node that boots from its saved state; if the `with` block fails, save the node's evidence."""
     with fleet.lab.boot(request, start=MachineStart.CLONE) as node:
         try:
             yield node

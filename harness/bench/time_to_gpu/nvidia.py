@@ -1,8 +1,8 @@
-"""NVIDIA's own driver as the payload: its image, and the time limit for compiling it on an emulated node.
+"""NVIDIA's own driver as the measured driver: its image, and a longer limit for its compilation.
 
 The provisioner limits an attempt to install the driver to ten minutes, as AKS does. On an emulated
-processor, the compilation takes longer, so each attempt would end at this limit, and the next
-attempt would start anew.
+processor, the compilation takes longer, so each attempt would end at the limit of ten minutes, and
+the next attempt would start the compilation again.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Plot:
 
 
 def plots_of(figures: Figures) -> list[Plot]:
-    """Return the plots for which there are samples; shares of a build's wait need a build."""
+    """Return the plots for which the run has samples; plots relative to a build at boot need builds."""
     compared = _compared(figures)
     modes = len(compared.get(Experiment.SCALE_UP, ()))
     rows = sum(map(len, compared.values()))
@@ -82,7 +82,7 @@ def plots_of(figures: Figures) -> list[Plot]:
 
 
 def render(plot: Plot, figures: Figures, scheme: Scheme, *, form: str = "svg") -> bytes:
-    """Render a plot; `form` is `svg` or `png`. Raises RequirementError without matplotlib."""
+    """Render a plot; `form` is `svg` or `png`. Raises RequirementError if matplotlib is missing."""
     return render_figure(
         lambda figure: plot.draw(figure, figures),
         (_WIDTH_IN, plot.height_in),
@@ -98,14 +98,14 @@ def _percent_axis(axis: Any) -> None:
 
 
 def _compared(figures: Figures) -> Mapping[Experiment, Sequence[ModeFigures]]:
-    """Return the modes of the experiments that measured the build at boot, the build first."""
+    """Return the modes of each experiment that measured the build at boot; the first mode is the build."""
     return {
         name: modes for name, modes in figures.experiments.items() if modes[0].mode is Mode.BUILD
     }
 
 
 def _unit_of(figures: Figures, experiment: Experiment) -> float:
-    """Return the median wait of an experiment's build at boot."""
+    """Return the median wait for a build at boot in an experiment."""
     return figures.experiments[experiment][0].wait.value
 
 

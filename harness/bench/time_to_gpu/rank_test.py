@@ -1,7 +1,7 @@
 """Pure functions for the rank test of Mann, Whitney and Wilcoxon on two groups of samples.
 
-SciPy has this test too, but nothing else here needs SciPy. For the group sizes of a benchmark, counting
-gives the exact result.
+SciPy has this test too, but nothing else in the harness needs SciPy. For groups as small as a
+benchmark's groups, counting the orders of samples yields the exact result.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class RankTest:
     """The result of the rank test.
 
     `u` is the number of pairs in which the second group's sample is larger; a tie counts as a half.
-    `superiority` is `u` as a share of all pairs: 0.5 if the groups do not differ, 1 if each sample of
-    the second group is larger. `p` is two-sided.
+    `superiority` is `u` as a share of all pairs: 0.5 if the groups do not differ, 1 if each sample
+    of the second group is larger. `p` is the two-sided p-value.
     """
 
     u: float
@@ -63,7 +63,7 @@ def _exact_p(u: int, m: int, n: int) -> float:
 
 @cache
 def _arrangements(u: int, m: int, n: int) -> int:
-    """Return the number of orders of m and n samples that give this u."""
+    """Return how many orders of a group of `m` and a group of `n` samples have the statistic `u`."""
     if u < 0:
         return 0
     if m == 0 or n == 0:

@@ -58,10 +58,11 @@ def write_report(
     reference_s: float | None = None,
     ready_s: float = 0.0,
 ) -> Mapping[str, Path]:
-    """Write all forms of the report into `folder`; return their paths by name.
+    """Write all forms of the report into `folder`; return the files' paths by name.
 
-    If `reference_s`, the time of a build at boot on a real node, is given, the report also has the
-    advice in seconds. These times include `ready_s`, the time until a new node is ready.
+    `reference_s` is the time of a build at boot on a real node. If `reference_s` is given, the
+    report has the advice both as ratios and in seconds. The advice in seconds includes `ready_s`,
+    the time until a new node is ready.
 
     Raises RequirementError if plots are wanted and matplotlib is missing.
     """
@@ -136,7 +137,7 @@ def savings_table(figures: Figures) -> Table:
 
 
 def path_table(figures: Figures) -> Table:
-    """Return the largest parts of the wait by mode."""
+    """Return the table of the largest parts of the wait, by mode."""
     head = (
         "mode",
         "compilation",
@@ -165,7 +166,7 @@ def path_table(figures: Figures) -> Table:
 def advice_table(figures: Figures, reference_s: float | None, ready_s: float) -> Table:
     """Return the advice as multiples of the time of a build at boot.
 
-    If `reference_s` is given, each cell also has a time in seconds.
+    If `reference_s` is given, each cell has a time in seconds in addition to the multiple.
     """
     in_seconds = reference_s is not None
     head = ("mode", "maxNodeProvisionTime", "unneededTime", "scaleDownDelayAfterAdd", "n")
@@ -258,7 +259,7 @@ def _markdown_table(table: Table) -> Iterator[str]:
 
 
 def render_csv(figures: Figures) -> str:
-    """Render the samples, each on a line."""
+    """Render the samples as CSV, one sample per line."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("experiment", "variant", "wait_s", "allocated_s", "compile_s"))
@@ -284,7 +285,7 @@ def render_page(
     reference_s: float | None = None,
     ready_s: float = 0.0,
 ) -> str:
-    """Render one complete page, in a light and a dark scheme."""
+    """Render the report as one complete HTML page, with a light and a dark colour scheme."""
     parts = ["<h1>Time to GPU</h1>"]
     if figures.benchmark.conditions.is_emulated:
         parts.append(f'<p class="note">{html.escape(_EMULATED)}</p>')

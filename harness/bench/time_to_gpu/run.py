@@ -1,4 +1,4 @@
-"""Runs the whole benchmark: prepares images, registry and states, and measures what a plan lists."""
+"""Runs the whole benchmark: prepares images, registry and states, and runs the planned measurements."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUICK_MODES = (Mode.BUILD, Mode.PREBAKED, Mode.NEAR)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options that the user chose."""
+    """The options of a benchmark that the user chose."""
 
     is_quick: bool = False
     samples: int = 5
@@ -104,7 +104,7 @@ def quick(machines: int, own: Provisioner | None = None) -> Options:
 def run_benchmark(lab: Lab, options: Options, progress: Callable[[str], None]) -> Benchmark:
     """Run the whole benchmark, and return the samples.
 
-    `progress` is called with a sentence before each machine. Raises ExpectationError if a
+    `progress` is called with a sentence before each machine starts. Raises ExpectationError if a
     provisioner fails, and BadInputError for a mode that this run cannot measure.
     """
     with _fleet(lab, options, progress) as fleet:
@@ -205,7 +205,7 @@ def _plan(fleet: Fleet, options: Options) -> Plan:
 
 
 def _prepare(fleet: Fleet, plan: Plan, options: Options, progress: Callable[[str], None]) -> None:
-    """Make the bakes and saved states of the plan now, so that no sample includes the time for them."""
+    """Make the plan's baked images and saved states, so that no sample includes the time of this work."""
     needs_registry = plan.trims > 0 or any(mode in fleet.shapes for mode in plan.modes)
     is_baked = any(mode in {Mode.PREBAKED, Mode.OTHER_KERNEL} for mode in plan.modes)
     if is_baked or needs_registry or plan.teardowns:

@@ -1,4 +1,4 @@
-"""Defines a run's measurements, writes them as JSON, and reads them again for a comparison."""
+"""Defines the measurements of a run, and converts measurements to and from JSON for comparisons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Experiment(str, enum.Enum):
 
 
 class Mode(str, enum.Enum):
-    """How the driver gets onto the node."""
+    """The way in which the driver is installed on the node."""
 
     BUILD = "build-at-boot"
     PREBAKED = "prebaked"
@@ -52,7 +52,7 @@ class Payload(str, enum.Enum):
 
 
 class Trim(str, enum.Enum):
-    """The variants of the experiment on trims: all trims on, or one trim switched off."""
+    """The variants of the trim experiment: all trims of the boot path are on, or one trim is off."""
 
     NONE_OFF = "all-trims"
     LOCAL_IMAGE = "without-local-image-check"
@@ -76,7 +76,7 @@ TRIMS: Mapping[Trim, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A part of the wait, in seconds of the guest's clock since the node was ready."""
+    """A part of the wait for a GPU, in seconds of the guest's clock since the node was ready."""
 
     name: str
     start_s: float
@@ -85,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTimes:
-    """When a unit last started and became ready, by systemd, in seconds since the node was ready."""
+    """When a systemd unit last started and last became ready, in seconds since the node was ready."""
 
     name: str
     started_s: float
@@ -98,7 +98,7 @@ Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The wait of a ready node until its GPU capacity is advertised for the last time (guest's clock)."""
+    """The wait of a ready node until its GPU capacity is last advertised, by the guest's clock."""
 
     experiment: Experiment
     variant: str
@@ -174,11 +174,11 @@ class Benchmark:
     oracle: tuple[OracleResult, ...] = ()
 
     def waits(self, experiment: Experiment, variant: str) -> list[float]:
-        """Return the waits in the order of measurement, or an empty list if there are no waits."""
+        """Return the waits of a variant in the order of measurement, or an empty list without samples."""
         return [sample.wait_s for sample in self.of(experiment, variant)]
 
     def of(self, experiment: Experiment, variant: str) -> list[Sample]:
-        """Return the samples in the order of measurement, or an empty list if there are no samples."""
+        """Return the samples of a variant in the order of measurement, or an empty list without samples."""
         return [
             sample
             for sample in self.samples
@@ -201,7 +201,7 @@ _ADAPTER = pydantic.TypeAdapter(Benchmark)
 
 
 def read_benchmark(file: Path) -> Benchmark:
-    """Read the JSON that a run has written.
+    """Read the JSON file that a run of the benchmark has written.
 
     Raises BadInputError, which names the file, if the file is not a result of a run, or has another
     schema.

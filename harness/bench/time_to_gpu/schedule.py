@@ -35,13 +35,13 @@ class Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_time_for(self, kind: str, now: float) -> bool:
-        """Return whether a task can end in time; a task of a new kind takes the mean of all known kinds."""
+        """Return whether a task of `kind` can end in time; for a new kind, assume the mean of known kinds."""
         with self._lock:
             mean = statistics.fmean(self._took_s.values()) if self._took_s else 0.0
             return now + self._took_s.get(kind, mean) <= self.until
 
     def note(self, kind: str, took_s: float) -> None:
-        """Record how long a task took, to estimate later tasks of its kind."""
+        """Record how long a task of `kind` took, to estimate later tasks of the same kind."""
         with self._lock:
             self._took_s[kind] = max(took_s, self._took_s.get(kind, 0.0))
 
@@ -56,7 +56,7 @@ def run_tasks(
 ) -> list[Measured]:
     """Run tasks in order, `machines` at a time, and leave out tasks that could not end in time.
 
-    After the first failure, `stop` has to end the running tasks, and the failure is raised.
+    After the first failure, call `stop`, which has to end the running tasks, and raise the failure.
     """
 
     def run(task: Task) -> Measured | None:

@@ -1,4 +1,4 @@
-"""Measures two kinds of teardown, and compares the result with a node that never had the driver."""
+"""Measures two ways to remove the driver, and compares the result with a node that never had a driver."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _OWN = AllowedChanges(
 
 
 def tear_down_once(fleet: Fleet, way: str, _progress: Callable[[str], None]) -> Measured:
-    """Remove a node's driver in one way, `FAST` or `DKMS_REMOVE`."""
+    """Remove the driver from a new node in one way, `FAST` or `DKMS_REMOVE`, and measure the time."""
     with booted_node(fleet, _bare(fleet, fleet.baked)) as node:
         return Measured(teardowns=(_tear_down(node, way),))
 
@@ -81,9 +81,10 @@ def judged_teardowns(fleet: Fleet, progress: Callable[[str], None]) -> Measured:
 
 
 def _tear_down(node: Node, way: str) -> TeardownSample:
-    """Boot a node without a GPU, so that provisioning removes the baked driver; measure this step.
+    """Provision a node without a GPU, which removes the baked driver, and measure the removal.
 
-    In the slow way, `dkms remove --all` runs first, and only the time of that command is measured.
+    If `way` is `DKMS_REMOVE`, `dkms remove --all` runs before provisioning, and only the time of
+    that command is measured.
     """
     if way == DKMS_REMOVE:
         took = _timed(node, ["sh", "-c", _DKMS_REMOVE])

@@ -1,1 +1,1 @@
-"""A kubelet and a device plugin for a guest: stand-ins that speak the real protocol, v1beta1."""
+"""A stand-in kubelet and a stand-in device plugin for a guest, with the real protocol v1beta1."""

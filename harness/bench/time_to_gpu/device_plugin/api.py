@@ -1,4 +1,4 @@
-"""The messages and methods of the device-plugin protocol, from the descriptors beside this file.
+"""The messages and methods of the device-plugin protocol, loaded from `v1beta1.binpb`.
 
 This module runs in the guest beside `kubelet.py` and `plugin.py`, and needs only grpcio and protobuf.
 """
@@ -42,9 +42,9 @@ def message(name: str) -> Any:
 
 
 def methods(service: str) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield each method of a service: its name, and the classes of its request and response.
+    """Yield the name, the request class and the response class of each method of a service.
 
-    The last value says whether the response is a stream.
+    The last item of each tuple says whether the method's response is a stream.
     """
     for method in _POOL.FindServiceByName(service).methods:
         yield (
@@ -56,7 +56,7 @@ def methods(service: str) -> Iterator[tuple[str, Any, Any, bool]]:
 
 
 class Events:
-    """Appends events to a file, each as a line of JSON with the times of both clocks of this system."""
+    """Appends events to a file, each as a line of JSON with the monotonic time and the wall-clock time."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class Events:
 
 
 def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) -> None:
-    """Run the orders in the named pipe `control`, one on each line, and return after the order `end`."""
+    """Run each order that arrives as a line in the named pipe `control`, until the order `end` arrives."""
     # The pipe is opened for writing too, because a reader gets the end of file if a pipe has no
     # writer.
     with open(os.open(control, os.O_RDWR), encoding="utf-8") as lines:  # noqa: PTH123
@@ -87,7 +87,7 @@ def obey(control: str, orders: dict[str, Callable[[], None]], events: Events) ->
 
 
 class Restartable:
-    """A gRPC server that can be stopped and started again, by any of several threads."""
+    """A gRPC server that several threads may stop and start again."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

@@ -1,12 +1,13 @@
-"""A kubelet as device plugins see it: registers plugins, watches their devices, allocates a device.
+"""A stand-in kubelet: registers device plugins, watches their devices, and allocates a device.
 
-The other tasks of a kubelet on a node (pods, the API server) are missing. In the guest, run
+This program runs no pods and needs no API server. Start the program in the guest by
 
     python3 -m device_plugin.kubelet FOLDER CONTROL EVENTS
 
-FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe for the orders `start`,
-`stop`, `ready` and `end`; EVENTS is the file of events. Like a real kubelet, this program removes
-the sockets in FOLDER when it starts, so a plugin has to register again.
+FOLDER is `/var/lib/kubelet/device-plugins`. CONTROL is a named pipe from which this program reads
+the orders `start`, `stop`, `ready`, `mark` and `end`. EVENTS is the file to which this program
+appends events. Like a real kubelet, this program removes the sockets in FOLDER at each order
+`start`, so plugins have to register again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _END_S = 5.0
 
 
 class Kubelet(api.Restartable):
-    """Serves the service Registration, and is the client of each plugin that registers."""
+    """Serves the gRPC service Registration, and is the client of each device plugin that registers."""
 
     def __init__(self, folder: Path, events: api.Events) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class Kubelet(api.Restartable):
 
 
 def _refusal(paths: Sequence[str]) -> str | None:
-    """Open each device node; return the name of the first error, such as `EIO`, or None."""
+    """Open each device node. Return the name of the first error, such as `EIO`, or None if all nodes open."""
     try:
         for path in paths:
             os.close(os.open(path, os.O_RDWR))
@@ -139,7 +140,7 @@ def _refusal(paths: Sequence[str]) -> str | None:
 
 
 def _calls(channel: Any) -> dict[str, Any]:
-    """Return the methods of a device plugin at the other end of a channel, by name."""
+    """Return the callable methods of the device plugin at the other end of `channel`, by name."""
     return {
         name: (channel.unary_stream if is_stream else channel.unary_unary)(
             f"/{api.DEVICE_PLUGIN}/{name}",

@@ -1,13 +1,14 @@
-"""A device plugin: offers the GPUs whose device nodes a driver has made.
+"""A stand-in device plugin: offers the GPUs for which a driver has made device nodes.
 
-In the guest, run
+Start this program in the guest by
 
     python3 -m device_plugin.plugin FOLDER CONTROL EVENTS DEVICES
 
-FOLDER is `/var/lib/kubelet/device-plugins`; CONTROL is a named pipe for the orders `start`, `stop`
-and `end`; EVENTS is the file of events; DEVICES is the pattern of the device nodes. Each device
-node is a GPU. After its start, the plugin waits for a device node and for the kubelet's socket,
-and registers. The plugin registers again when the kubelet has restarted.
+FOLDER is `/var/lib/kubelet/device-plugins`. CONTROL is a named pipe from which this program reads
+the orders `start`, `stop` and `end`. EVENTS is the file to which this program appends events.
+DEVICES is a glob pattern for device nodes. Each device node counts as a GPU. After its start, the
+plugin waits for a device node and for the kubelet's socket, and registers. The plugin registers
+again when the kubelet has restarted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LOOK_S = 0.05
 
 
 class Plugin(api.Restartable):
-    """Serves the service DevicePlugin."""
+    """Serves the gRPC service DevicePlugin."""
 
     def __init__(self, folder: Path, events: api.Events, devices: str) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class Plugin(api.Restartable):
         self._kubelet = None
 
     def _follow(self) -> None:
-        """Check the devices and the kubelet at regular intervals, until this process ends."""
+        """Check the device nodes and the kubelet's socket at regular intervals, until this process ends."""
         pause = threading.Event()
         while True:
             self._is_wanted.wait()

@@ -1,4 +1,4 @@
-"""scripts/prepare_node.sh on a machine with GPUs, and on a machine without GPUs."""
+"""Tests scripts/prepare_node.sh on a machine with GPUs, and on a machine without GPUs."""
 
 from __future__ import annotations
 

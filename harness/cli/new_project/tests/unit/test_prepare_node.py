@@ -30,7 +30,7 @@ def test_gpus_are_counted(shell: Shell) -> None:
 
 
 def test_settings_name_the_number_of_gpus(shell: Shell) -> None:
-    """The code under test writes to a throw-away root, where `shell.path` finds the file."""
+    """The script writes below a temporary root; `shell.path` returns the file's real path."""
     shell.call("write_settings", "8").check()
 
     assert shell.path("/etc/gpu-node/settings.env").read_text() == "GPU_COUNT=8\n"
