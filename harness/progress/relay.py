@@ -50,7 +50,7 @@ class Sender:
 class Receiver:
     """Receives datagrams on a socket in `folder`, in a thread, until `close` is called.
 
-    `take` is called with each event and the name of the worker that sent it.
+    `take` is called with each event and the name of the worker that sent the event.
 
     Raises OSError if the socket can't be made, for example if the path of the folder is too long.
     """
@@ -76,7 +76,7 @@ class Receiver:
                 self._take(ProgressEvent(stage=stage, **fields), worker)
 
     def close(self) -> None:
-        """End the thread after it has read all earlier datagrams."""
+        """End the thread once it has read all datagrams that were sent before this call."""
         with (
             contextlib.suppress(OSError),
             contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as last,

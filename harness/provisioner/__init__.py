@@ -1,6 +1,7 @@
-"""Provisioners: a project's files and commands for a machine, and how the result is read.
+"""Provisioners: files and commands that set up a machine, and rules to read the result.
 
-`Provisioner` is the declaration in Python; `harness.provisioner.yaml_file` reads it from YAML.
+`Provisioner` declares a provisioner in Python. `harness.provisioner.yaml_file` reads a
+`Provisioner` from a YAML file.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ConfigurationFormat(Enum):
 
 
 class NodeFact(Enum):
-    """The facts of the requested node that a configuration can use."""
+    """A fact about the requested node that a configuration file can contain."""
 
     HAS_GPUS = "has_gpus"
     GPU_COUNT = "gpu_count"
@@ -66,10 +67,10 @@ class NodeFact(Enum):
 class ConfigurationFile:
     """A file that tells the provisioner what kind of node to make.
 
-    The file contains `values`, then the node's facts that `node_values` maps to keys, then the
-    values of the test's request. A later value replaces an earlier value of the same key. A fact
-    that a node lacks is left out, such as the driver's version on a node without a driver. For a
-    bake, `bake_values` are the requested values.
+    The file contains `values`, then one fact about the node for each key of `node_values`, then the
+    values that the test requests. A later value replaces an earlier value of the same key. The file
+    omits a fact that the node lacks, such as the driver's version on a node without a driver. In a
+    bake, the file contains `bake_values` in place of values that a test requests.
     """
 
     path: str
@@ -82,7 +83,7 @@ class ConfigurationFile:
     def guest_file(
         self, facts: Mapping[NodeFact, object], requested: Mapping[str, object], *, source: str
     ) -> GuestFile:
-        """Return the configuration file of one node; `source` is the provisioner's file.
+        """Return the configuration file of one node; error messages name `source`.
 
         Raises BadInputError if a value can't be written in the file's format.
         """
@@ -129,7 +130,7 @@ def _variable(key: str, value: object, source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceDeclaration:
-    """Additional evidence to collect: paths of files (with `*` and `?`), and commands by name."""
+    """Additional evidence to collect: paths of files (with `*` and `?`), and named commands."""
 
     files: Sequence[str] = ()
     commands: Mapping[str, Argv] = field(default_factory=dict)
@@ -137,11 +138,11 @@ class EvidenceDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class Provisioner:
-    """A program that provisions nodes, as a project declares it.
+    """A project's declaration of a program that provisions nodes.
 
-    Commands are lists of words, and run as root. cloud-init writes `files` and runs `run` at the
-    first boot, or `bake` instead if an image is baked. A test runs the other commands by
-    `Node.provision`.
+    Each command is a list of words and runs as root. At the first boot, cloud-init writes `files`
+    and runs the command `run`, or the command `bake` if an image is baked. A test runs `teardown`
+    or one of `commands` by `Node.provision`.
     """
 
     name: str
@@ -202,7 +203,7 @@ class Provisioner:
 
     @property
     def where(self) -> str:
-        """Return the file that declares the provisioner, for messages."""
+        """Return the provisioner's file, or the provisioner's name if there is no file, for messages."""
         return self.source or f"Provisioner '{self.name}'"
 
     def _commands(self) -> dict[str, Argv]:
@@ -223,11 +224,11 @@ class Provisioner:
         return commands[name]
 
     def guest_command(self, name: str, *, output: str = "") -> tuple[str, ...]:
-        """Return the argv that runs the command `name` in a guest, with the run's folder in RUNS_FOLDER.
+        """Return the argv that runs the command `name` in a guest, as a run below RUNS_FOLDER.
 
-        If `output` names a file, the command's output is appended to that file too. The exit code
-        is written to a file, since cloud-init only reports *that* a command failed. Raises
-        BadInputError if the command is not declared.
+        If `output` names a file, the command's output is both printed and appended to that file.
+        The command's exit code is written to a file, since cloud-init reports a failure without the
+        exit code. Raises BadInputError if the command is not declared.
         """
         declared = self.outcome
         paths = (
@@ -249,9 +250,10 @@ class Provisioner:
     def guest_files(
         self, facts: Mapping[NodeFact, object], requested: Mapping[str, object]
     ) -> tuple[GuestFile, ...]:
-        """Return the provisioner's files for a node with these facts and this requested configuration.
+        """Return the provisioner's files for a node with the given facts and requested values.
 
-        Raises BadInputError if a configuration is requested but no file for it is declared.
+        Raises BadInputError if values are requested but the provisioner declares no configuration
+        file.
         """
         if self.configuration is None:
             if requested:
@@ -266,12 +268,12 @@ class Provisioner:
 
     @property
     def bake_values(self) -> Mapping[str, object]:
-        """Return the configuration for a bake."""
+        """Return the configuration values that a bake requests."""
         return {} if self.configuration is None else self.configuration.bake_values
 
     @property
     def digest(self) -> str:
-        """Return the key of everything on which a bake's result depends, except the values of the bake."""
+        """Return a key that identifies all inputs of a bake, except `bake_values`."""
         if self.bake_key is not None:
             return self.bake_key
         configuration = self.configuration

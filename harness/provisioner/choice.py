@@ -1,4 +1,4 @@
-"""Chooses a provisioner by `--provisioner NAME|PATH`."""
+"""Chooses the provisioner that the option `--provisioner NAME|PATH` names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.provisioner.gpu_node import NAME, gpu_node_provisioner
 
 
 def choose_provisioner(word: str) -> Provisioner:
-    """Return the provisioner with this name, or the provisioner that the file `word` declares.
+    """Return the provisioner named `word`, or the provisioner that the file `word` declares.
 
-    Raises BadInputError if there is no such provisioner, or if the file is invalid.
+    Raises BadInputError if no provisioner has the name `word`, or if the file is invalid.
     """
     return _read(Path(word)) if _is_path(word) else provisioner_by_name(word)
 
@@ -29,17 +29,17 @@ def _read(path: Path) -> Provisioner:
 
 
 def absolute(word: str, folder: Path) -> str:
-    """Return the absolute path of a path relative to `folder`; return a name unchanged."""
+    """Return a relative path joined to `folder`; return a provisioner's name unchanged."""
     return str(folder / word) if _is_path(word) else word
 
 
 def _is_path(word: str) -> bool:
-    """Return whether a word contains a slash or ends in a suffix of YAML files."""
+    """Return whether `word` contains a slash, or ends in `.yaml` or `.yml`."""
     return "/" in word or word.endswith((".yaml", ".yml"))
 
 
 def provisioner_by_name(name: str) -> Provisioner:
-    """Return the provisioner with this name. Raises BadInputError for an unknown name."""
+    """Return the provisioner named `name`. Raises BadInputError for an unknown name."""
     if name == NAME:
         return gpu_node_provisioner(build_payload())
     plugin = find_plugin(Group.PROVISIONERS, name)
@@ -54,11 +54,12 @@ def provisioner_by_name(name: str) -> Provisioner:
 
 
 def provisioner_of(plugin: Plugin) -> Provisioner:
-    """Return the provisioner that an entry point provides, with the entry point's name.
+    """Return the provisioner that an entry point provides, renamed to the entry point's name.
 
     The entry point's object is a `Provisioner`, a function without arguments that returns a
-    `Provisioner`, or the absolute path of a provisioner's file. Raises PluginError for any other
-    object, if the function raises an exception, or if the file is not valid.
+    `Provisioner`, or the absolute path of a provisioner's file. Raises PluginError if the entry
+    point's object is anything else, if the function raises an exception, or if the provisioner's
+    file is invalid.
     """
     found = plugin.load()
     try:

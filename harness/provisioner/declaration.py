@@ -50,9 +50,9 @@ class Declaration:
         return f"{exit_code} (without a name in 'outcome.exit_codes' of '{self.source}')"
 
     def exit_code(self, expected: int | str) -> int:
-        """Return the exit code with this name; return a number unchanged.
+        """Return the exit code that has the name `expected`; return a number unchanged.
 
-        Raises BadInputError if no exit code has the name.
+        Raises BadInputError if no exit code has the name `expected`.
         """
         if isinstance(expected, int):
             return expected
@@ -67,9 +67,9 @@ class Declaration:
         )
 
     def require(self, pattern: Literal["log.decision", "log.step"]) -> str:
-        """Return a pattern for lines of the log.
+        """Return the regular expression for log lines that the key `pattern` declares.
 
-        Raises BadInputError if no such pattern is declared.
+        Raises BadInputError if the provisioner does not declare `pattern`.
         """
         log = self.outcome.log
         found = None
@@ -81,7 +81,7 @@ class Declaration:
 
     @property
     def events(self) -> EventFiles:
-        """Return the declaration of events. Raises BadInputError if no events are declared."""
+        """Return the declaration of the event files. Raises BadInputError if no event files are declared."""
         if self.outcome.events is None:
             raise self.missing("events")
         return self.outcome.events
@@ -103,7 +103,7 @@ GPU_NODE = Declaration(name=gpu_node.NAME, source=gpu_node.SOURCE, outcome=gpu_n
 
 @functools.cache
 def _adapter() -> pydantic.TypeAdapter[Declaration]:
-    """Return the adapter that reads and writes the file; making the adapter is slow."""
+    """Return the adapter for `provisioner.json`, cached since making the adapter is slow."""
     return pydantic.TypeAdapter(Declaration)
 
 
@@ -120,10 +120,10 @@ def write_declaration(provisioner: Provisioner, folder: Path) -> None:
 
 
 def read_declaration(folder: Path) -> Declaration:
-    """Read the declaration in an evidence folder.
+    """Read the declaration of a provisioner from an evidence folder.
 
-    Without a file, the result is the declaration of the harness's own provisioner. Raises
-    HarnessError if the file is damaged, or has a newer schema.
+    If the folder contains no `provisioner.json`, return the declaration of the harness's own
+    provisioner. Raises HarnessError if `provisioner.json` is damaged, or has a newer schema.
     """
     file = folder / DECLARATION_NAME
     try:

@@ -1,8 +1,8 @@
-"""Pure functions about the command at which `set -e` ended a provisioner that is a bash script.
+"""Pure functions about the failed command at which `set -e` ended a bash provisioner.
 
 `set -e` ends a script without a message. So `run-provisioner.sh` writes a file that sets a trap on
-ERR, and bash reads that file before the script. The trap records the command in the folder of the
-run. Programs that the script starts do not read the file.
+ERR, and bash reads that file before the script. The trap records the failed command in the folder
+of the provisioner's run. Programs that the script starts do not read the file with the trap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OWN_TRAP = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class FailedCommand:
-    """A command that failed outside a condition; `file` and `line` are as bash reports them."""
+    """A command that failed outside a condition such as `if`; bash reported `file` and `line`."""
 
     command: str
     exit_code: int
@@ -39,10 +39,11 @@ class FailedCommand:
 
 
 def noting_environment(argv: Sequence[str], files: Sequence[GuestFile]) -> Mapping[str, str]:
-    """Return the variables by which bash records the command at which `set -e` ends the script.
+    """Return environment variables that make bash record where `set -e` ends a script.
 
-    The result is empty if the program is not a bash script among `files`, or if one of the files sets a trap on
-    ERR itself, since functions would inherit our trap.
+    The result is empty if the program is not a bash script among `files`. The result is also empty
+    if one of the files sets its own trap on ERR, since shell functions would inherit the harness's
+    trap.
     """
     contents = {file.path: file.content for file in files}
     place = next((place for place, word in enumerate(argv) if word in contents), None)
@@ -59,7 +60,7 @@ def noting_environment(argv: Sequence[str], files: Sequence[GuestFile]) -> Mappi
 
 
 def parse_failed_command(text: str) -> FailedCommand | None:
-    """Return the command in a run's record, or None if the record is damaged."""
+    """Return the failed command that a run recorded, or None if the record is damaged."""
     lines = text.split("\n", 3)
     if len(lines) < 4 or not all(re.fullmatch(r"\d{1,9}", number) for number in lines[:2]):
         return None

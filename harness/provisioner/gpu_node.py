@@ -68,7 +68,7 @@ EVIDENCE = EvidenceDeclaration(files=[_LOG_PATH])
 
 
 def gpu_node_provisioner(payload: Payload) -> Provisioner:
-    """Return the declaration of `harness.provisioning`, packed as `payload`."""
+    """Return the declaration of `harness.provisioning`, whose zipapp is `payload`."""
     program = f"{PAYLOAD_FOLDER}/{payload.name}"
 
     def command(name: str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """How to read the result of a provisioner: exit codes, a JSON file, event files, log lines.
 
-These classes are also the keys below `outcome` in a provisioner's file. The evidence contains a
-copy of the declaration, so that an evidence folder can be judged without the project.
+The fields of this module's classes are the keys below `outcome` in a provisioner's YAML file. Each
+evidence folder contains a copy of the provisioner's declaration, so that the folder can be judged
+without the provisioner's project.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class EventFormat(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StepList:
-    """The list of steps in the outcome file; pointers other than `at` are relative to a step."""
+    """The list of steps in the outcome file; JSON pointers except `at` are relative to a step."""
 
     __pydantic_config__ = FORBID
 
@@ -154,7 +155,7 @@ class LogPatterns:
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeDeclaration:
-    """How to read the result of a provisioner; the exit code of its command is always read."""
+    """How to read a provisioner's result, in addition to the exit code of its command."""
 
     __pydantic_config__ = FORBID
 
@@ -168,6 +169,6 @@ class OutcomeDeclaration:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return the paths, or patterns of paths, of all files that are read."""
+        """Return the paths, or patterns of paths, of all files that contain the result."""
         declared = (self.file, self.events, self.log)
         return tuple(each.path for each in declared if each is not None and each.path is not None)

@@ -27,7 +27,7 @@ _JOINING = "dict(recurse_list)+list(append)"
 
 
 def read_user_data(file: Path, name: str) -> dict[str, object]:
-    """Read the user-data `name`, relative to the provisioner's file that names it.
+    """Read the user-data file `name`, whose path is relative to the provisioner's file.
 
     Raises BadInputError if the user-data cannot be read, or is not a `#cloud-config`.
     """
@@ -58,10 +58,10 @@ def merge_user_data(ours: Document, provisioner: Provisioner) -> dict[str, objec
     """Merge the cloud-config `ours` with the provisioner's cloud-config, as cloud-init would.
 
     By default, cloud-init lets values of the later document replace values of the earlier document.
-    Such a replacement would break the machine or drop the provisioner's values, so this function
-    refuses it. A key may be in both documents only if the values are equal, or if `merge_how` of
-    the later document joins mappings and lists without a loss. Raises BadInputError, which names
-    the key.
+    A replaced value would break the machine or drop a setting of the provisioner, so this function
+    refuses to replace values. A key may be in both documents only if the values are equal, or if
+    `merge_how` of the later document joins mappings and lists without a loss. Raises BadInputError,
+    which names the key, if a value would be lost.
     """
     theirs = dict(provisioner.user_data)
     rules = _Rules.of(theirs, provisioner)
@@ -81,7 +81,7 @@ class _Rules:
 
     @classmethod
     def of(cls, document: dict[str, object], provisioner: Provisioner) -> _Rules:
-        """Remove the rules from a document, and return them."""
+        """Remove `merge_how` from a document, and return the rules in `merge_how`."""
         source = provisioner.user_data_source or provisioner.where
         given = document.pop("merge_how", None) or document.pop("merge_type", None)
         if given is None:
@@ -140,7 +140,7 @@ class _Rules:
 
 
 def _line_of(source: str, at: tuple[str, ...]) -> int | None:
-    """Return the line of a key, or None if the user-data does not come from a file."""
+    """Return the line number of a key, or None if the user-data does not come from a file."""
     file = Path(source)
     return line_of(file, at) if file.is_file() else None
 

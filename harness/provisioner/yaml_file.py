@@ -108,7 +108,7 @@ class EvidenceKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class ProvisionerFile:
-    """The file of a provisioner."""
+    """The YAML file that declares a provisioner."""
 
     __pydantic_config__ = FORBID
 
@@ -140,9 +140,10 @@ class ProvisionerFile:
 
 
 def read_provisioner(path: Path) -> Provisioner:
-    """Read the provisioner's file `path`, and the files that it names.
+    """Read the provisioner's YAML file `path`, and the files that this YAML file names.
 
-    Raises BadInputError, which names the file and the key, if one of these files is invalid.
+    Raises BadInputError, which names the file and the key, if the YAML file or a file that it names
+    is invalid.
     """
     given = read_data_file(path, ProvisionerFile)
     files: list[GuestFile] = []
@@ -202,7 +203,7 @@ def _configuration(keys: ConfigurationKeys, file: Path) -> ConfigurationFile:
 
 
 def _files_of(target: str, given: ProvisionerFile, file: Path) -> Iterator[GuestFile]:
-    """Yield the files of one key of `files`; a folder stands for all files below it."""
+    """Yield the files of the key `target` in `files`; a folder stands for all files below it."""
     wanted = given.files[target]
     source = file.parent / wanted.source
     mode = None if wanted.mode is None else int(wanted.mode, 8)

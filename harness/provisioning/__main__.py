@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Session:
-    """One run of a command, with the facts that the run's outcome reports."""
+    """One run of a command such as `boot`, with the facts that the run's outcome reports."""
 
     node: NodeContext
     configuration: Configuration
@@ -71,7 +71,10 @@ class Session:
             raise
 
     def _has_run(self, step: str) -> bool:
-        """Return whether a step ran. A failed step counts, since its first actions may have had an effect."""
+        """Return whether a step ran.
+
+        A failed step counts as run, since its first actions may have had an effect.
+        """
         ran = {StepStatus.DONE, StepStatus.FAILED}
         return any(r.name == step and r.status in ran for r in self.executor.reports)
 
@@ -109,7 +112,7 @@ class Session:
         self.print_line(json.dumps(document, indent=2))
 
     def partition(self) -> None:
-        """Do the work of the unit mig-partition."""
+        """Partition the GPU; the systemd unit `mig-partition` runs this command."""
         try:
             partition(self.node.runner, self.environment.get(PROFILE_VARIABLE, ""))
         except (UnknownProfileError, CommandError) as error:
@@ -152,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten_text() -> None:
-    """Drop the text that could not be written to stdout or stderr, since Python would exit with 120."""
+    """Drop text that stdout or stderr refused, since Python would otherwise exit with 120."""
     streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
     for number, stream in enumerate(streams, 1):
         # A stream is None if the caller closed it.

@@ -1,4 +1,4 @@
-"""The bake: builds the driver into an image, on a machine without a GPU."""
+"""Bakes an image: builds the driver into a machine's image, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ BUILD_LOGS_DIRECTORY = "/var/log/gpu-node/failed-bake"
 def choose_image(node: NodeContext, configuration: Configuration) -> DriverImage:
     """Return the driver image to bake.
 
-    The component list in the image says which drivers may be baked. Without a list, only the
-    configuration decides.
+    The component list of the machine's image says which driver images may be baked. If the machine
+    has no component list, the configuration alone chooses the driver image.
 
-    Raises ProvisioningError if the image is not on the list, and ConfigurationError if the
-    configuration has no version.
+    Raises ProvisioningError if the driver image is not on the component list, and
+    ConfigurationError if the configuration has no driver version.
     """
     driver_type = configuration.gpu_driver_type or DEFAULT_DRIVER_TYPE
     try:
@@ -149,7 +149,7 @@ def _verify(
     target: str,
     arch: str | None,
 ) -> None:
-    """Check that a boot accepts the record, and log what was baked."""
+    """Check that a boot would accept the bake's record, and log which driver was baked."""
     path = configuration.gpu_dkms_marker_file
     record = read_record(node.files, path)
     if record is None:
@@ -173,11 +173,11 @@ def _verify(
 
 
 def withdraw(node: NodeContext, configuration: Configuration) -> None:
-    """Remove a failed build and its record, but keep its logs.
+    """Remove a failed driver build and its record, but keep the logs of the build.
 
-    The driver image removes the record before it builds, and a teardown without a record removes
-    nothing. So this function first writes a record without facts; after an interrupted teardown,
-    this record makes the next run remove the rest.
+    The driver image removes the record before it builds a driver, and a teardown without a record
+    removes nothing. So this function first writes a record without facts, then tears down. If the
+    teardown is interrupted, the record without facts makes the next run remove the rest.
     """
     try:
         node.files.write(configuration.gpu_dkms_marker_file, PROVISIONAL_RECORD)

@@ -83,7 +83,7 @@ def make_plan(configuration: Configuration, facts: NodeFacts, program: Sequence[
 
 
 def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]:
-    """Return the steps that write the configuration of the pods' runtime, and restart this runtime."""
+    """Return the steps that configure and restart the container runtime of the pods."""
     if facts.runtime is None:
         return []
     if facts.runtime.engine is Engine.CRI_O:
@@ -148,7 +148,7 @@ def _runtime_steps(configuration: Configuration, facts: NodeFacts) -> list[Step]
 
 
 def _fabric_manager_step(*, is_needed: bool) -> Step:
-    """Return the step that starts the fabric manager, or stops it if the image started it."""
+    """Return the step that starts a needed fabric manager, or stops an unneeded one."""
     event = f"AKS.CSE.{FABRIC_MANAGER}"
     needs = ("report-readiness",)
     if is_needed:

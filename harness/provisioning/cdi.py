@@ -52,7 +52,7 @@ class CdiSupport(enum.Enum):
 
 
 def parse_version(text: str) -> Version | None:
-    """Parse the version in `containerd --version`, including forks such as `1.7.34-2`."""
+    """Parse the version in the output of `containerd --version`, even a fork's `1.7.34-2`."""
     match = _VERSION.search(text)
     if match is None:
         return None
@@ -62,12 +62,13 @@ def parse_version(text: str) -> Version | None:
 def detect_support(
     engine: Engine, *, dump: str | None = None, version: str | None = None
 ) -> CdiSupport:
-    """Detect a runtime's CDI support from its configuration or, if that is unknown, from its version.
+    """Detect a runtime's CDI support from the configuration, or else from the version.
 
     `dump` is the output of `containerd config dump`, and `version` is the output of `containerd
-    --version`; each is None if its command failed. An unknown version counts as the oldest version.
-    containerd 2.4 removed the key `enable_cdi` because CDI is always on there (containerd 14166),
-    so a missing key has opposite meanings in old and new releases.
+    --version`; each of the two outputs is None if its command failed. An unknown version counts as
+    the oldest version. In containerd 2.4 and later, CDI is always on, and the key `enable_cdi` does
+    not exist (containerd 14166). So a missing key `enable_cdi` means that CDI is on in new
+    releases, and that CDI is absent in old releases.
     """
     if engine is Engine.CRI_O:
         return CdiSupport.NATIVE
@@ -89,10 +90,10 @@ def _is_at_least(number: Version | None, wanted: Version) -> bool:
 
 
 def offers_device(spec: str, kind: str) -> bool:
-    """Return whether a CDI spec is of this kind and lists a device.
+    """Return whether a CDI spec is of the kind `kind` and lists a device.
 
-    A spec is JSON, or YAML in the form of nvidia-ctk, where each device is an item on its own lines.
-    Python has no YAML parser, so a list in any other form counts as empty.
+    A CDI spec is JSON, or YAML as nvidia-ctk writes it: each device is an item on lines of its own.
+    Python has no YAML parser, so a YAML list of devices in any other form counts as empty.
     """
     if spec.lstrip().startswith("{"):
         return _offers_device_in_json(spec, kind)
@@ -136,10 +137,10 @@ class RuntimeChoice:
 def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> RuntimeChoice:
     """Choose how containers get devices, by the decision table of the GPU operator.
 
-    Nodes whose runtime supports CDI natively get the settings that the operator uses since v25.10
-    (gpu-operator 1578). The operator uses these settings on all nodes, so pods get no GPU on nodes
-    with older runtimes. On such nodes, this function chooses the settings of the proposal
-    (gpu-operator 1285).
+    Nodes whose runtime supports CDI natively get the settings that the GPU operator uses since
+    v25.10 (gpu-operator 1578). The GPU operator uses the settings of v25.10 on all nodes, so pods
+    get no GPU on nodes with older runtimes. On nodes with older runtimes, this function chooses the
+    settings of a proposal (gpu-operator 1285).
     """
     if not is_cdi_enabled:
         if engine is Engine.CRI_O:
@@ -169,7 +170,7 @@ def choose_runtime(engine: Engine, *, is_cdi_enabled: bool, is_native: bool) -> 
 def toolkit_environment(
     choice: RuntimeChoice, user: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the container toolkit's environment; the user's settings override its variables."""
+    """Return the container toolkit's environment; a user's settings override the variables."""
     environment: dict[str, str] = {}
     if choice.annotation_prefix is not None:
         environment["CDI_ENABLED"] = "true"
@@ -190,7 +191,7 @@ def plugin_environment(
     toolkit_directory: str | None = None,
     user: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the device plugin's environment; the user's settings override its variables.
+    """Return the device plugin's environment; a user's settings override the variables.
 
     `toolkit_directory` is the folder of the installed toolkit, or None.
     """

@@ -1,4 +1,4 @@
-"""Starts commands, on the host and in the guest; no other module uses `subprocess`."""
+"""Starts commands, on a test host or inside a guest; no other module uses `subprocess`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
 
 def argv_refusal(argv: object) -> str | None:
-    """Return a sentence that says why `argv` is not a list of a command's words, else None.
+    """Return a sentence that says why `argv` is not a list of words, or None if `argv` is valid.
 
-    A type checker finds this error too, but not everybody runs a type checker.
+    A type checker also refuses an `argv` that is not a list of words, but not everybody runs a type
+    checker.
     """
     if isinstance(argv, str):
         return (
@@ -72,9 +73,9 @@ class CommandResult:
 
     `exit_code` is negative if a signal killed the process, and 127 if the program was not found. If
     the time limit ended the process, `exit_code` is 124, as with `timeout(1)`, and `timed_out` is
-    true. A command whose own process ended before the limit has not timed out, even if it left
-    other processes. `wrote_too_much` is true if the command was killed because its output was
-    longer than the limit.
+    true. A command whose own process ended before the time limit has not timed out, even if the
+    command left other processes running. `wrote_too_much` is true if the command was killed because
+    its output was longer than the limit.
     """
 
     argv: tuple[str, ...]
@@ -92,7 +93,7 @@ class CommandResult:
     def render(self, shown_characters: int = _SHOWN_CHARACTERS) -> str:
         """Render the text that every message about a failed command includes.
 
-        The text contains the beginning of a long command, and the end of long output.
+        The text contains only the beginning of a long command, and only the end of a long output.
         """
         limit = " (time limit)" if self.timed_out else ""
         if self.wrote_too_much:
@@ -105,7 +106,7 @@ class CommandResult:
         )
 
     def check(self, purpose: str) -> CommandResult:
-        """Return this result, or raise CommandError for `purpose` if the command failed."""
+        """Return this result, or raise CommandError, which names `purpose`, if the command failed."""
         if not self.ok:
             raise CommandError(purpose, self)
         return self
@@ -126,7 +127,10 @@ def _end_of(text: str, most: int) -> str:
 
 
 class CommandError(Exception):
-    """A command failed, although it had to succeed. The message contains the end of long output."""
+    """A command failed, although it had to succeed.
+
+    If the output is long, the message contains only the end of the output.
+    """
 
     def __init__(self, purpose: str, result: CommandResult) -> None:
         super().__init__(f"{purpose} failed.\n{result.render()}")
@@ -135,11 +139,11 @@ class CommandError(Exception):
 
     @property
     def whole(self) -> str:
-        """The message with the whole output."""
+        """Return the error message with the whole output of the command."""
         return f"{self.purpose} failed.\n{self.result.render(sys.maxsize)}"
 
     def name_file(self, path: str) -> None:
-        """Add a sentence to the message that names the file with the whole output."""
+        """Add a sentence to the message: the file `path` contains the whole output."""
         self.args = (f"{self.args[0]}\nThe whole output is in '{path}'.",)
 
 
@@ -156,8 +160,8 @@ class Runner(Protocol):
     ) -> CommandResult:
         """Run `argv` without a shell; `env` is added to the environment.
 
-        For a failed command, the result is returned too, and no exception is raised. Raises
-        TypeError if `argv` is a string and not a list of words.
+        If the command fails, its result is returned, and no exception is raised. Raises TypeError
+        if `argv` is a string and not a list of words.
         """
         ...
 
@@ -172,12 +176,11 @@ _CHUNK = 1 << 16
 
 
 class LocalRunner:
-    """Runs commands on this machine, each in a process group that is killed at its time limit.
+    """Runs each command on this machine in a process group, which is killed at the time limit.
 
-    Processes that outlive the command's own process and hold its output open, such as a daemon, may
-    write for a few more seconds. Then they are killed if they are in the process group; processes
-    in another session are not killed. A command that writes more than `most_output_bytes` is
-    killed.
+    A process that outlives the command's own process and holds the output open, such as a daemon,
+    may write for a few more seconds, and is then killed if it is in the process group. Processes in
+    another session are not killed. A command that writes more than `most_output_bytes` is killed.
     """
 
     def __init__(self, *, most_output_bytes: int = OUTPUT_BYTES) -> None:
@@ -253,10 +256,11 @@ class LocalRunner:
 def _finish(
     process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float, most_bytes: int
 ) -> tuple[int | None, bytearray, bytearray]:
-    """Return exit code (None if the time limit ended `process`), stdout and stderr.
+    """Return the exit code (None if the time limit ended `process`), stdout and stderr.
 
     Returns within a bounded time, even if another process holds the output open. A process that
-    hangs in the kernel cannot be killed; it is reaped later, without waiting.
+    hangs in the kernel cannot be killed, so this function does not wait for the end of such a
+    process.
     """
     limit = time.monotonic() + timeout_s
     with contextlib.closing(_Pipes(process, stdin, most_bytes)) as pipes:
@@ -277,8 +281,9 @@ def _finish(
 class _Pipes:
     """Feeds the input of a process and reads its output.
 
-    If another process holds the output open, `Popen.communicate` does not return when the process
-    has ended. A second call of `communicate` after a time limit loses the remaining input.
+    `Popen.communicate` would not return at the end of the process if another process holds the
+    output open. After a time limit, a second call of `Popen.communicate` would lose the remaining
+    input.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, most_bytes: int) -> None:
@@ -300,12 +305,12 @@ class _Pipes:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the output was longer than the limit."""
+        """Return whether the output is longer than `most_bytes`."""
         return len(self.out) + len(self.err) > self._most_bytes
 
     @property
     def is_held(self) -> bool:
-        """Return whether a process may still write output."""
+        """Return whether a process still holds stdout or stderr open."""
         return bool(self._held)
 
     def close(self) -> None:
@@ -313,10 +318,10 @@ class _Pipes:
         os.close(self._ending)
 
     def transfer(self, until: float, *, until_exit: bool = False) -> None:
-        """Transfer data until the process has ended and its output is closed.
+        """Transfer data until the time `until`, or until the process has closed its output.
 
-        With `until_exit`, the output need not be closed. The transfer also stops when the output is
-        longer than the limit.
+        With `until_exit`, the transfer ends with the process, even if the output is still open. An
+        output that is longer than the limit ends the transfer early.
         """
         while not self.is_full and (not self._has_exited or (self._held and not until_exit)):
             left_s = until - time.monotonic()
@@ -372,9 +377,9 @@ def has_ended(process: ChildProcess) -> bool:
 
 
 def end(process: ChildProcess, *, grace_s: float = 0.0) -> int:
-    """Kill a spawned `process` unless it ends itself within `grace_s` seconds; return its exit code.
+    """Kill `process` unless it ends by itself within `grace_s` seconds; return its exit code.
 
-    The other processes of the process's group are killed in any case.
+    All other processes in the process group of `process` are killed in any case.
     """
     if process.returncode is None and grace_s:
         ending = os.pidfd_open(process.pid)
@@ -396,11 +401,12 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> ChildProcess:
-    """Start a long-lived process that is killed when this process dies for any reason.
+    """Start a long-lived process that is killed when the calling process dies for any reason.
 
     `setpriv --pdeathsig` (util-linux 2.33) sets the death signal, so no Python code runs between
-    fork and exec. The kernel sends the signal when the *thread* that forked ends. So a single
-    thread starts all processes, and lives as long as this process.
+    fork and exec. The kernel sends the death signal at the end of the *thread* that called fork. So
+    a single thread starts all spawned processes, and this thread lives as long as the Python
+    process.
 
     Raises OSError if there is no `setpriv`.
     """
@@ -432,8 +438,8 @@ def spawn(
 def _starter(pid: int) -> concurrent.futures.Executor:
     """Return the thread with which process `pid` starts its child processes.
 
-    Each process needs its own thread, since a forked process does not inherit threads. The thread is
-    never ended, since all processes that it started would end with it.
+    A forked process needs its own starter thread, since a forked process does not inherit threads.
+    The starter thread never ends, since its end would kill all processes that the thread started.
     """
     return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"starter-of-{pid}")
 

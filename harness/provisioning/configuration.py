@@ -1,4 +1,4 @@
-"""The configuration: a JSON file, overridden by environment variables, and validated."""
+"""Reads the configuration: a JSON file, whose fields environment variables may override."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class ConfigurationError(Exception):
 
 
 class _InvalidValueError(Exception):
-    """The value of a field is invalid; the message names the right type."""
+    """The value of a field is invalid; the message says which values are valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """The fields of the configuration, without the machine's tags."""
+    """The fields of provisioning's configuration, which does not contain the machine's tags."""
 
     gpu_node: bool = False
     """The node has a GPU; a node without one gets no driver."""
@@ -88,14 +88,14 @@ class Configuration:
         return PREBAKE_FLAG in self.feature_flags
 
     def budget_s(self, *, is_bake: bool) -> float:
-        """Return the seconds after the start when retries stop."""
+        """Return the number of seconds from the start of the run until retries stop."""
         budget_s = self.retry_budget_s
         if budget_s is None:
             budget_s = BAKE_RETRY_BUDGET_S if is_bake else BOOT_RETRY_BUDGET_S
         return budget_s * self.time_limit_multiplier
 
     def image(self, driver_type: str) -> DriverImage:
-        """Return the driver image for a type.
+        """Return the driver image for a driver type.
 
         Raises ConfigurationError if the fields that name the image are not set.
         """
@@ -116,9 +116,12 @@ def _missing(key: str) -> str:
 
 
 def load_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:
-    """Read the file, override it by environment variables with upper-case names, and validate the result.
+    """Read a JSON file, override fields by environment variables, and validate the fields.
 
-    Raises ConfigurationError, which names the field, or the file if it is not a JSON object.
+    The environment variable of a field has the field's name in upper case.
+
+    Raises ConfigurationError, which names the invalid field, or names the file if the file is not a
+    JSON object.
     """
     if path is None:
         return parse_configuration({}, environment)
@@ -140,9 +143,9 @@ def load_configuration(path: Path | None, environment: Mapping[str, str]) -> Con
 def parse_configuration(
     document: Mapping[str, object], environment: Mapping[str, str]
 ) -> Configuration:
-    """Validate the fields of a document and of the environment.
+    """Validate the fields of a JSON document, and environment variables that override fields.
 
-    Raises ConfigurationError, which names the field.
+    Raises ConfigurationError, which names the invalid field.
     """
     for key in document:
         if key not in _PARSERS:

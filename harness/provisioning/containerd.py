@@ -1,4 +1,4 @@
-"""The driver image in containerd: pull it, run it on the host, remove it."""
+"""Actions that pull a driver image into containerd, run the image, and remove the image."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ContainerImage(Protocol):
 
 
 def wait_until_ready() -> tuple[Action, ...]:
-    """Wait for containerd, and make the folders that are mounted into the driver container."""
+    """Return actions that wait for containerd and make the driver container's mounted folders."""
     return (
         Run(argv=("ctr", "version"), retry=READY),
         MakeDirectory(path=ACTIONS_DIRECTORY),
@@ -61,9 +61,10 @@ def pull(image: ContainerImage) -> Run:
 def says_no_such_image(result: CommandResult, image: ContainerImage) -> bool:
     """Return whether a failed pull says that the registry has no image of this name.
 
-    Only an error about resolving the name has this meaning. "not found" may also be about a layer,
-    local content or a snapshot of an image that exists; then another try, or another node of the
-    registry, may help (containerd 3604, 4397 and 10749).
+    Only an error about resolving the image's name means that the registry lacks the image. Another
+    error with "not found" may be about a layer, local content or a snapshot of an existing image;
+    in this case, a retry, or another node of the registry, may help (containerd 3604, 4397 and
+    10749).
     """
     answer = f"{image.pull_reference}: not found"
     return any(
@@ -73,10 +74,11 @@ def says_no_such_image(result: CommandResult, image: ContainerImage) -> bool:
 
 
 def fetch(image: ContainerImage) -> When:
-    """Pull the image unless it exists, and tag it with its canonical name.
+    """Pull the image and tag it with its canonical name, unless containerd has the image.
 
-    The filter compares names literally. In a regular expression, dots match any character, so
-    another version could match, and the pull would be skipped (AgentBaker 8615).
+    The filter of `ctr images ls` compares names literally. With a regular expression, a dot in the
+    name would match any character, so the pull would be skipped if containerd had another version
+    of the image (AgentBaker 8615).
     """
     then: tuple[Action, ...] = (pull(image),)
     if image.pull_reference != image.name:
@@ -96,10 +98,11 @@ def fetch(image: ContainerImage) -> When:
 
 
 def run_driver_image(image: ContainerImage, *, container: str, action: str, retry: Retry) -> Run:
-    """Run the driver image's entry point on the host.
+    """Run the driver image's entry point in a privileged container on the node.
 
-    An attempt that reaches its time limit leaves its container behind. The container's name would
-    then be in use in all later attempts. So the container is removed after each failed attempt.
+    An attempt that reaches its time limit leaves its container behind, so all later attempts would
+    fail because the container's name is in use. Therefore the container is removed after each
+    failed attempt.
     """
     return Run(
         argv=(
@@ -135,9 +138,9 @@ def _removal(container: str) -> tuple[tuple[str, ...], ...]:
 def remove_left_container(container: str) -> tuple[When]:
     """Remove the container that was left by a killed run or by a power loss.
 
-    Otherwise the container's name would be in use, the only attempt of the fast path would fail,
-    and the driver would be built again. Processes of the old container would disturb the new
-    container.
+    If the old container remained, its name would be in use, the only attempt of an install without
+    a build would fail, and the driver would be built again. Processes of the old container would
+    disturb the new container.
     """
     return (
         When(
@@ -160,9 +163,9 @@ def _prints_something(result: CommandResult) -> bool:
 def remove(image: ContainerImage) -> Run:
     """Remove the image asynchronously, because waiting would delay the boot by seconds.
 
-    The image's name in the registry is removed too: a run that was killed after the pull may have
-    left this name, and containerd would keep the image's content because of this name. It is not an
-    error if a name does not exist.
+    Both the image's canonical name and the image's name in the registry are removed: a run that was
+    killed after the pull may have left the registry name, and containerd keeps an image's content
+    as long as the image has a name. A missing name is not an error.
     """
     names = dict.fromkeys((image.name, image.pull_reference))
     return Run(argv=(*CTR, "images", "rm", *names), retry=LOCAL)

@@ -1,6 +1,7 @@
-"""containerd's configuration: the CRI plugin's settings in the file and in containerd's dump.
+"""Reads the CRI plugin's settings in containerd's configuration file and in containerd's dump.
 
-`containerd config dump` prints how containerd reads its own file and all imported files.
+`containerd config dump` prints the settings that containerd reads from its own file and from all
+imported files.
 """
 
 from __future__ import annotations
@@ -57,11 +58,12 @@ _FORMAT = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True, kw_only=True)
 class CriRuntime:
-    """A runtime of the CRI plugin; `program` is what the runtime starts, or None for runc.
+    """A runtime of the CRI plugin; `program` is the program that it starts, or None for runc.
 
-    `is_effective` says that containerd starts this program: the runtime has a type, and the type
-    reads the key that names the program. Without a type, containerd creates no container
-    (nvidia-container-toolkit 1956). gVisor's type starts gVisor (gvisor 10997).
+    `is_effective` is true if containerd starts `program`: the runtime has a type, and the type
+    reads the key that names `program`. containerd creates no container of a runtime without a type
+    (nvidia-container-toolkit 1956). A runtime with gVisor's type starts gVisor, not `program`
+    (gvisor 10997).
     """
 
     name: str
@@ -71,7 +73,7 @@ class CriRuntime:
 
     @property
     def is_nvidia(self) -> bool:
-        """Return whether the runtime starts a program of NVIDIA's container toolkit, under any name."""
+        """Return whether the runtime, whatever its name, starts a program of NVIDIA's toolkit."""
         name = posixpath.basename(self.program or "")
         return name == BOTTLEROCKET_RUNTIME or name.startswith(
             posixpath.basename(CONTAINER_RUNTIME)
@@ -85,12 +87,12 @@ def format_of(text: str) -> int | None:
 
 
 def cri_table(text: str, dump: str | None = None) -> Key:
-    """Return the table of the CRI plugin's runtimes in a file, or in a dump.
+    """Return the path of the CRI plugin's table in the text of a file or of a dump.
 
     In a file of format 1, containerd 2 ignores tables of the CRI plugin, unless these tables have
     the names of format 3 (seen with 2.1.9). If a file of format 2 has runtimes in a table with the
-    name of format 3, only these runtimes are used; AKS writes such files. The `dump` shows whether
-    the node has containerd 2.
+    name of format 3, containerd uses only the runtimes in that table; AKS writes such files. The
+    `dump` shows whether the node has containerd 2.
     """
     number = format_of(text)
     printed = None if dump is None else format_of(dump)
@@ -103,7 +105,7 @@ def cri_table(text: str, dump: str | None = None) -> Key:
 
 
 def is_of_containerd_2(dump: str | None, cri: Key = ()) -> bool:
-    """Return whether only containerd 2 and later print this dump, or read the table `cri`."""
+    """Return whether `dump` or the table `cri` shows that containerd has version 2 or later."""
     return cri == _NEWEST or (dump is not None and format_of(dump) not in {1, 2})
 
 
@@ -119,7 +121,7 @@ def readable_dump(dump: str | None) -> str | None:
 def has_short_names(text: str) -> bool:
     """Return whether the file disables or requires plugins by the short names of format 1.
 
-    containerd does not start with such a name in a file of a later format.
+    containerd does not start if a file of a later format contains a short name.
     """
     return any(
         not name.startswith("io.containerd.") or len(name.split(".")) < _PARTS_OF_A_URI
@@ -129,7 +131,7 @@ def has_short_names(text: str) -> bool:
 
 
 def read_runtimes(text: str, cri: Key, dump: str | None = None) -> tuple[CriRuntime, ...]:
-    """Return the runtimes of the CRI plugin whose table is `cri`, in their order.
+    """Return the runtimes in the CRI plugin's table `cri`, in the order of the table.
 
     The `dump` shows whether the node has containerd 2.
     """
@@ -174,7 +176,7 @@ def starts_program(kind: str, *, is_new: bool) -> bool:
 
 
 def has_nvidia_runtime(text: str, cri: Key, dump: str | None = None) -> bool:
-    """Return whether a runtime starts the nvidia runtime itself, not a variant with another mode.
+    """Return whether a runtime starts `nvidia-container-runtime` itself, not one of its variants.
 
     The `dump` shows whether the node has containerd 2.
     """
@@ -203,9 +205,9 @@ def imports_itself(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedRuntimes:
-    """The wanted content of containerd's dump, for a node with a GPU or a node that opted out.
+    """The wanted content of containerd's dump, on a node with a driver or on an opted-out node.
 
-    A node that opted out must not start its pods with one of NVIDIA's programs.
+    On a node that opted out of a driver, the default runtime must not start a program of NVIDIA.
     """
 
     has_nvidia: bool
@@ -213,9 +215,10 @@ class WantedRuntimes:
     is_cdi_on: bool = False
 
     def difference(self, dump: str, own: str = CONTAINERD_CONFIG) -> str | None:
-        """Return sentences about differences between the dump and the wanted content, or None.
+        """Return the first difference between the dump and the wanted content, or None.
 
-        `own` is the path of containerd's own file, which the dump lists among the imported files.
+        `own` is the path of containerd's own configuration file, which the dump lists among the
+        imported files.
 
         Raises TomlTextError if the dump cannot be parsed.
         """

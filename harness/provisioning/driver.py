@@ -1,6 +1,6 @@
 """The steps that bring a driver up on a managed node.
 
-The module is long because the functions of all steps are here, in the order of the steps.
+The module is long because it contains the functions of all steps, in the order of the steps.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _UNTIL_READY = Retry(attempts=120, pause_s=5, timeout_s=25)
 
 
 def is_configured(configuration: Configuration, decision: Decision) -> bool:
-    """Return whether the driver is installed and configured, not only validated.
+    """Return whether a boot installs and configures the driver, and does not only validate it.
 
-    After a teardown there is no driver to validate or, after an incomplete teardown, a wrong driver
-    (AgentBaker 9544). So the node gets a full install, even if the configuration asks only for
-    validation.
+    A complete teardown leaves no driver to validate, and an incomplete teardown leaves a wrong
+    driver (AgentBaker 9544). So a node with a teardown gets a full install, even if the
+    configuration asks only for validation.
     """
     return configuration.config_gpu_driver_if_needed or decision.action.has_teardown
 
 
 def driver_steps(configuration: Configuration, facts: NodeFacts, decision: Decision) -> list[Step]:
-    """Return the steps from the teardown of a wrong driver to the readiness line."""
+    """Return all steps from the teardown of a wrong driver to the log line about readiness."""
     teardown = [_teardown_step(configuration, facts)] if decision.action.has_teardown else []
     bring_up = _configure_steps if is_configured(configuration, decision) else _validate_steps
     return [
@@ -85,8 +85,8 @@ def driver_steps(configuration: Configuration, facts: NodeFacts, decision: Decis
 def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
     """Return the step that removes a baked driver of the wrong kind or version.
 
-    An incomplete teardown does not end the run: the following full install may still work, and
-    checks whether another version is still loaded.
+    An incomplete teardown does not end the run: the full install after the teardown may still work,
+    and the install checks whether another driver version is still loaded.
     """
     scope = teardown_scope(configuration, is_opted_out=False)
     actions = [teardown_action(facts, scope)]
@@ -104,7 +104,7 @@ def _teardown_step(configuration: Configuration, facts: NodeFacts) -> Step:
 
 
 def teardown_action(facts: NodeFacts, scope: Scope) -> Do:
-    """Return the action of a teardown; its description lists the paths that would be removed now."""
+    """Return the action of a teardown; the action's description lists what it would remove now."""
 
     def act(node: NodeContext) -> str:
         return f"The teardown's status is '{tear_down(node, scope).value}'."
@@ -215,7 +215,7 @@ def _configure_steps(
 
 
 def _toolkit_steps(runtime: RuntimeFacts | None) -> list[Step]:
-    """Return the step that sets the mode of the nvidia runtime, after the driver works."""
+    """Return the step that sets the nvidia runtime's mode once the driver works."""
     if runtime is None:
         return []
     return [
@@ -234,7 +234,8 @@ def _install_steps(
 ) -> list[Step]:
     """Return the steps from the pull of the driver image to the removal of this image.
 
-    If the driver would be built and the configuration names a precompiled image, that image is tried first.
+    If the node would build the driver and the configuration names a precompiled image, the
+    precompiled image is tried first.
     """
     image = configuration.image(facts.driver_type)
     groups = (_ENSURE, _CONFIGURE)
@@ -276,7 +277,7 @@ def _install_steps(
 
 
 def _run_steps(image: DriverImage, decision: Decision) -> list[Step]:
-    """Return the steps of the install; if the record allows it, an attempt without a build comes first."""
+    """Return the install steps; if the record allows a skipped build, the first step skips the build."""
 
     def install(name: str, action: str, retry: Retry) -> Step:
         run = containerd.run_driver_image(
@@ -306,7 +307,7 @@ def _run_steps(image: DriverImage, decision: Decision) -> list[Step]:
 
 
 def validate_plan(configuration: Configuration) -> Plan:
-    """Make the plan of `validate`: use the driver; install and repair nothing."""
+    """Make the plan of the command `validate`, which uses the driver but installs nothing."""
     return Plan.order(
         [
             Step(
@@ -369,7 +370,7 @@ def query_device(retry: Retry) -> Run:
 
 
 def judge_gpu(_node: NodeContext, result: CommandResult) -> PermanentFailure | None:
-    """Detect failures that a retry cannot repair, and faults reported with the exit code 0."""
+    """Detect failures that a retry cannot repair, and faults that come with the exit code 0."""
     words = find_tool_words(f"{_without_processes(result.stdout)}\n{result.stderr}")
     words = words or SMI_EXIT_CODES.get(result.exit_code)
     if words is None or (words.can_retry_help and not result.ok):
@@ -392,13 +393,13 @@ def _probe_once_installed(image: DriverImage) -> Run:
 def judge_install(
     node: NodeContext, result: CommandResult, *, version: str
 ) -> PermanentFailure | None:
-    """Detect failures that a retry cannot repair: another loaded version, an unsupported GPU."""
+    """Detect failures that no retry repairs: another loaded driver version, or an unsupported GPU."""
     resident = judge_resident_version(node, version=version)
     return resident or judge_refusal(node, result, version=version)
 
 
 def judge_resident_version(node: NodeContext, *, version: str) -> PermanentFailure | None:
-    """Detect another loaded version of the driver, which an install cannot replace."""
+    """Detect a loaded driver of another version, which an install cannot replace."""
     resident = read_resident_version(node.files)
     if resident is None or resident == version:
         return None

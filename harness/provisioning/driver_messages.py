@@ -42,10 +42,11 @@ _TELLS_ERROR = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class DriverMessage:
-    """A message of the driver; `line` is its first line as it was logged.
+    """A message of the driver; `line` is the message's first line, as logged.
 
-    `words` is None if the table does not contain the message. `releases` are the last driver
-    release that was loaded before the message and the first release that was loaded after it.
+    `words` is None if the table does not contain the message. `releases` contains the last driver
+    release that was loaded before the message, and the first driver release that was loaded after
+    the message.
     """
 
     line: str
@@ -58,11 +59,11 @@ class DriverMessage:
         return self.words is not None and self.words.condemns_node
 
     def is_of(self, version: str | None) -> bool:
-        """Return whether this release logged or may have logged the message; None means any release.
+        """Return whether only the release `version` can have logged the message.
 
-        The log covers the whole boot, including messages of a driver that was replaced since. A
-        message without a version may be from either release if it was logged between the loads of
-        two releases.
+        If `version` is None, the result is true. The kernel's log covers the whole boot, so it may
+        contain messages of a driver that was replaced during the boot. A message without a version
+        that was logged between the loads of two releases may be from either release.
         """
         said_by = self.fields.get("version")
         known = self.releases if said_by is None else {said_by}
@@ -79,9 +80,9 @@ class DriverMessage:
 def parse_messages(log: str) -> tuple[DriverMessage, ...]:
     """Return the driver's messages in the kernel's log, in order.
 
-    Each line of the driver's resource manager (`NVRM`) with an unknown text is a message. A line of
-    another part of the driver with an unknown text is a message if the line contains a word such as
-    `error`.
+    A line with an unknown text is a message if the line is from the driver's resource manager
+    (`NVRM`). If a line with an unknown text is from another part of the driver, it is a message
+    only if it contains a word such as `error`.
     """
     lines = [(line, said) for line in log.splitlines() if (said := _said(line)) is not None]
     text = "\n".join(said for _, said in lines)
@@ -99,7 +100,7 @@ def parse_messages(log: str) -> tuple[DriverMessage, ...]:
 
 
 def find_tool_words(output: str) -> DriverWords | None:
-    """Return the first known text in the output of a program of the driver, or None."""
+    """Return the table's entry for a known text in the output of a driver's program, or None."""
     return next((words for words in TOOL_WORDS if words.pattern.search(output)), None)
 
 
@@ -115,7 +116,7 @@ def _said(line: str) -> str | None:
 
 
 def _match(text: str, start: int) -> tuple[DriverWords | None, dict[str, str], int]:
-    """Return the table's entry that matches here, the match's fields, and how many lines the match covers."""
+    """Return the entry that matches at `start`, the match's fields, and the number of matched lines."""
     for words in KERNEL_WORDS:
         match = words.pattern.match(text, start)
         if match is not None:

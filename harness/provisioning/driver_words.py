@@ -1,9 +1,9 @@
 """The one table of the messages of NVIDIA's driver and its programs, with their meanings.
 
-Provisioning decides by this table; expectations, and the causes of failures in a report, use the
-table too. The texts are from branches 470 to 595: from the open modules' source, from NVIDIA's
-catalogues of errors, and, for the closed modules, from public reports. The table makes the module
-long.
+Provisioning decides by this table; the harness uses the table for expectations and to name causes
+of failures in reports. The texts are of driver branches 470 to 595. The texts come from the source
+of the open modules, from NVIDIA's catalogues of errors, and, for the closed modules, from public
+reports. The table makes the module long.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Severity(enum.Enum):
 class DriverWords:
     """A text that the driver or its programs print, and the meaning of this text.
 
-    A space in `text`, a regular expression, matches any blank or line break. `meaning` may contain
-    the names of groups of `text`. `remedy` says how to repair a fault. `can_retry_help` says whether
-    the same command may succeed when it is run again; `can_rebuild_help` says whether a new install
-    of the same driver may succeed.
+    `text` is a regular expression in which a space matches any blanks and line breaks. `meaning`
+    may contain placeholders, which are names of groups in `text`. `remedy` says how to repair a
+    fault. `can_retry_help` says whether the same command may succeed when it is run again;
+    `can_rebuild_help` says whether a new install of the same driver may succeed.
     """
 
     text: str
@@ -65,7 +65,7 @@ class DriverWords:
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The compiled `text`; runs that read no messages compile no texts."""
+        """Return the compiled `text`, which is compiled at the first use only."""
         return re.compile(self.text.replace(" ", r"\s+"), re.IGNORECASE)
 
     @property
@@ -86,7 +86,7 @@ def _fault(
     name: str = "",
     helps: str = "retry build",
 ) -> DriverWords:
-    """Return a fault; `helps` contains 'retry' if a retry may help, and 'build' if a new build may help."""
+    """Return a fault; `helps` lists what may help, 'retry' for a retry and 'build' for a new build."""
     return DriverWords(
         text=text,
         meaning=meaning,
@@ -579,7 +579,7 @@ _NOTICES = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Xids:
-    """Xid numbers that have one meaning."""
+    """A set of Xid error numbers that have the same meaning."""
 
     numbers: tuple[int, ...]
     meaning: str

@@ -27,7 +27,7 @@ class _OpenGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class _ActionResult:
-    """The result of actions; `has_run` is False if their condition was not met."""
+    """The result of actions; `has_run` is False if the condition of the actions was not met."""
 
     detail: str | None = None
     has_run: bool = True
@@ -40,7 +40,7 @@ class _ActionResult:
 
 
 class Executor:
-    """Runs steps in order, reports each step, and stops at the first failure that is not ignored."""
+    """Runs steps in order and reports them, until a step fails whose failure is not ignored."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -49,7 +49,7 @@ class Executor:
         self.reports: list[StepReport] = []
 
     def run(self, plan: Plan) -> None:
-        """Run all steps of `plan`; add a report for each step, also for steps skipped after a failure.
+        """Run all steps of `plan`; report each step, even if it is skipped after a failure.
 
         Raises ProvisioningError with the exit code of the failed step.
         """
@@ -126,7 +126,7 @@ class Executor:
         )
 
     def _enter(self, groups: tuple[str, ...]) -> None:
-        """Close the event groups that are not in `groups`, innermost first, and open the new groups."""
+        """Close open event groups that are not in `groups`, innermost first, and open the new ones."""
         kept = 0
         while kept < min(len(groups), len(self._groups)) and (
             self._groups[kept].event == groups[kept]

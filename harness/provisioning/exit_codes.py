@@ -6,10 +6,10 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of this program; AKS defines the codes from 4 to 235, except for 70 and 143.
+    """The exit codes of provisioning; AKS defines the codes from 4 to 235 except 70 and 143.
 
-    Callers map a number to its cause, so each cause has its own number. For a number that AKS does
-    not define, the outcome contains a sentence about the cause.
+    Callers map an exit code to a cause, so each cause has its own exit code. If AKS does not define
+    an exit code, the outcome contains a sentence about the cause.
     """
 
     OK = 0
@@ -54,7 +54,7 @@ class ExitCode(enum.IntEnum):
 
 
 class ProvisioningError(Exception):
-    """The node cannot be provisioned; `exit_code` is the number of the cause."""
+    """The node cannot be provisioned; `exit_code` identifies the cause."""
 
     def __init__(self, exit_code: ExitCode, message: str) -> None:
         super().__init__(message)

@@ -50,13 +50,14 @@ class NodeFacts:
 
     @property
     def is_kind_recorded(self) -> bool:
-        """Return whether the record names the kind of driver that this node wants."""
+        """Return whether the prebake record names the kind of driver that this node wants."""
         return self.record is not None and is_same_kind(self.record.driver_kind, self.driver_type)
 
     def render_readiness(self) -> str:
-        """Render the readiness line; the share of baked nodes is counted from these lines.
+        """Render the log line about readiness, which shows whether the node was baked.
 
-        The line describes the record before the install, because a full build writes a record too.
+        The share of baked nodes is counted from the log lines about readiness. The line describes
+        the prebake record as it was before the install, because a full build writes a new record.
         """
         return (
             f"AKS_GPU_PREBAKE event=managed_gpu driver_type={self.driver_type}"
@@ -71,8 +72,8 @@ def collect_facts(
     """Collect the facts on which the plan depends.
 
     Raises ProvisioningError with code 224 or 230 if the machine's tags are unknown, or with code
-    123 if two managed modes are on. Raises ConfigurationError if the fields that name the driver
-    are not set.
+    123 if the modes for the device plugin and for DRA are both on. Raises ConfigurationError if the
+    fields that name the driver are not set.
     """
     kernel, arch = node.kernel(), node.answer("uname", "-m") or ""
     metadata, is_opted_out = look_up_opt_out(node, configuration)
@@ -110,9 +111,9 @@ def collect_facts(
 
 
 def look_up_opt_out(node: NodeContext, configuration: Configuration) -> tuple[Metadata, bool]:
-    """Return the metadata, and whether this node gets no driver (always true without a GPU).
+    """Return the metadata, and True if this node gets no driver, for example without a GPU.
 
-    Raises ProvisioningError 224 if the machine's tags are unknown.
+    Raises ProvisioningError with code 224 if the machine's tags are unknown.
     """
     if not configuration.gpu_node:
         return Metadata(), True
@@ -123,7 +124,7 @@ def look_up_opt_out(node: NodeContext, configuration: Configuration) -> tuple[Me
 
 @contextmanager
 def _lookup(code: ExitCode) -> Iterator[None]:
-    """Turn a failed lookup into the error with `code`; upstream ignores the failure and guesses."""
+    """Turn a failed lookup of tags into an error with `code`; upstream ignores such a failure."""
     try:
         yield
     except TagLookupError as error:

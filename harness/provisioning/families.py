@@ -53,7 +53,7 @@ def family_of(os_release: str) -> Family:
 
 
 def driver_source(family: Family) -> DriverSource:
-    """Return the source of the driver: an image that builds the driver, or packages that contain it."""
+    """Return the source of the driver: an image that builds it, or packages that contain it."""
     return {
         Family.DEBIAN: DriverSource.CONTAINER_IMAGE,
         Family.AZURE_LINUX: DriverSource.PACKAGES,
@@ -62,10 +62,10 @@ def driver_source(family: Family) -> DriverSource:
 
 
 def units_after_install(family: Family, driver_type: str) -> tuple[str, ...]:
-    """Return the units that a driver needs in this family, besides the units of every family.
+    """Return the units that a driver needs in this family, in addition to the common units.
 
     On Azure Linux, provisioning starts the licence daemon only for GRID drivers: with any other
-    driver, the daemon fails, and so the boot would fail.
+    driver, the daemon would fail, and its failure would end the boot.
     """
     if family is Family.AZURE_LINUX and driver_kind(driver_type) == "grid":
         return (GRIDD,)

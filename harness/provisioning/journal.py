@@ -21,8 +21,8 @@ EVENT_VERSION = "1.23"
 class Journal:
     """Writes log lines and events.
 
-    A full disk must not leave a node without its driver, so write errors are printed on the console
-    and not raised. Errors of the console itself are ignored.
+    A full disk must not leave a node without its driver, so a write error is printed on the
+    console, and no exception is raised. Errors of the console itself are ignored.
     """
 
     def __init__(self, files: NodeFiles, clock: Clock, console: Callable[[str], None]) -> None:
@@ -44,11 +44,11 @@ class Journal:
             self._write_console(text)
 
     def event(self, task: str, command: str, started: dt.datetime) -> None:
-        """Write the event file of work that ends now.
+        """Write the event file of the work `task`, which ends now.
 
-        The file's name is the start time in milliseconds, increased until the name is unused, because
-        nested and parallel work often starts in the same millisecond. The guest agent reads only names
-        that consist of digits.
+        The name of the event file is the start time in milliseconds. If the name is in use, the
+        number is increased, because nested and parallel work often starts in the same millisecond.
+        The guest agent reads only event files whose names consist of digits.
         """
         ended = self._clock.now()
         text = json.dumps(

@@ -43,7 +43,7 @@ class DkmsState(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DkmsEntry:
-    """One line of `dkms status`; kernel and arch are None for a module that is only added."""
+    """One line of `dkms status`; `kernel` and `arch` are None for a module that is not built."""
 
     module: str
     version: str
@@ -53,7 +53,7 @@ class DkmsEntry:
 
 
 def parse_dkms_status(text: str) -> tuple[DkmsEntry, ...]:
-    """Parse `dkms status` of DKMS 2 (`nvidia, 1.2, …`) and of DKMS 3 (`nvidia/1.2, …`).
+    """Parse the output of `dkms status` of DKMS 2 (`nvidia, 1.2, …`) or 3 (`nvidia/1.2, …`).
 
     Lines of another form, such as warnings of DKMS, are ignored.
     """
@@ -110,7 +110,7 @@ class ModuleProof:
     """The driver's modules that DKMS has installed for the kernel, and whose files are gone."""
 
     def is_installed(self, *, version: str, kernel: str, arch: str) -> bool:
-        """Return whether DKMS has this module installed, not only added or built.
+        """Return whether DKMS has the driver's module installed, not only added or built.
 
         `dkms status` exits with 0 whatever it lists, so its exit code proves nothing.
         """
@@ -125,9 +125,9 @@ class ModuleProof:
 def prove_module(
     runner: Runner, files: NodeFiles, kernel: str, *, is_read_only: bool
 ) -> ModuleProof:
-    """Collect the state of the module for `kernel` from the tools on the node.
+    """Collect the state of the driver's module for `kernel` from the tools on the node.
 
-    With `is_read_only` the linker's cache is only read, not rewritten. If a tool fails or is
+    With `is_read_only`, `ldconfig` does not rewrite the linker's cache. If a tool fails or is
     missing, that tool's part of the result stays empty, and no error is raised.
     """
     linker = ("ldconfig", "-N", "-X") if is_read_only else ("ldconfig",)
@@ -146,10 +146,11 @@ def prove_module(
 def _lost_modules(
     files: NodeFiles, entries: tuple[DkmsEntry, ...], kernel: str
 ) -> tuple[str, ...]:
-    """Return the modules in DKMS's own tree whose files the kernel's folder lacks.
+    """Return the modules that DKMS built for a kernel but that the kernel's folder lacks.
 
-    `dkms status` calls a driver installed even if such files are gone. DKMS may have installed all
-    modules in another folder; then none is lost.
+    `dkms status` reports a driver as installed even if the files of its modules are gone. If the
+    kernel's folder contains none of the driver's modules, the result is empty, because DKMS may
+    have installed the modules in another folder.
     """
     if not installed_files(files, kernel):
         return ()
@@ -166,7 +167,7 @@ def _lost_modules(
 
 
 def _module_names(paths: tuple[str, ...]) -> set[str]:
-    """Return the names of module files, without a suffix for their compression."""
+    """Return the names of module files, without `.ko` and without a suffix such as `.xz`."""
     return {path.rpartition("/")[2].partition(".ko")[0] for path in paths}
 
 
@@ -202,9 +203,9 @@ def driver_modules(modules: tuple[LoadedModule, ...]) -> tuple[LoadedModule, ...
 def is_busy(modules: tuple[LoadedModule, ...]) -> bool:
     """Return whether the driver's modules are used by anything except each other.
 
-    The dependent modules hold one to three references to `nvidia`, and idle modules have device
-    nodes too. So the GPU may be idle despite a count above zero or `/dev/nvidia0` (AgentBaker
-    8955).
+    The driver's other modules hold one to three references to `nvidia`, and even idle modules have
+    device nodes. So the GPU may be idle even if `nvidia` has references, or if `/dev/nvidia0`
+    exists (AgentBaker 8955).
     """
     ours = {module.name for module in modules}
     return any(
@@ -247,17 +248,17 @@ def kernels(files: NodeFiles) -> tuple[str, ...]:
 def newest_kernel_with_headers(files: NodeFiles) -> str | None:
     """Return the newest kernel, by version sort, that has headers to build a module.
 
-    Without its headers package, an Ubuntu kernel still has the link `build`, which then dangles.
+    An Ubuntu kernel without its headers package still has the link `build`, but this link dangles.
     """
     buildable = [k for k in kernels(files) if files.at(f"{KERNELS_DIRECTORY}/{k}/build").is_dir()]
     return max(buildable, key=version_key, default=None)
 
 
 def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts versions as `sort -V` does: runs of digits count as numbers.
+    """Return a key that sorts versions as `sort -V` does: consecutive digits form one number.
 
     Letters sort before other characters: `-060500rc5-generic` is older than `-060500-generic`. A
-    version is newer than its pre-releases, which have a tilde.
+    version is newer than its pre-releases, whose names contain a tilde.
     """
     return tuple(
         (1, int(part), "")

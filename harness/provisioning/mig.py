@@ -1,4 +1,4 @@
-"""Partitioning of a GPU into instances (MIG): the unit mig-partition, the unit's profile and commands."""
+"""Partitions a GPU into instances (MIG): the unit `mig-partition`, its profile and commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class UnknownProfileError(ValueError):
 def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
     """Return the commands that partition the GPU.
 
-    Raises UnknownProfileError if there is no such profile.
+    Raises UnknownProfileError if the profile `profile` does not exist.
     """
     if profile not in INSTANCES:
         raise UnknownProfileError(f"'{profile}' is not a valid GPU instance profile")
@@ -55,15 +55,16 @@ def partition_commands(profile: str) -> tuple[tuple[str, ...], ...]:
 def partition(runner: Runner, profile: str) -> None:
     """Partition the GPU.
 
-    Raises UnknownProfileError, and CommandError if the GPU refuses the partition. Until the reboot
-    after MIG is switched on, the GPU is expected to refuse.
+    Raises UnknownProfileError if the profile does not exist, and CommandError if the GPU refuses
+    the partition. After MIG is switched on, the GPU is expected to refuse the partition until the
+    next reboot.
     """
     for argv in partition_commands(profile):
         runner.run(argv, timeout_s=PARTITION_LIMIT_S).check("Partitioning the GPU")
 
 
 def render_unit(program: Sequence[str]) -> str:
-    """Render the unit, which runs before the device plugin counts the devices."""
+    """Render the unit `mig-partition`, which runs before the device plugin counts the devices."""
     return (
         "[Unit]\n"
         "Description=Partition the GPU into instances\n"
@@ -81,7 +82,7 @@ def render_unit(program: Sequence[str]) -> str:
 
 
 def render_profile(configuration: Configuration) -> str:
-    """Render the drop-in that sets the unit's profile, and a layout that the unit does not use.
+    """Render the unit's drop-in, which sets the profile, and a layout that the unit ignores.
 
     On an overloaded host, the drop-in also multiplies the time limits of the unit's commands.
     """
@@ -98,9 +99,9 @@ def render_profile(configuration: Configuration) -> str:
 def mig_steps(configuration: Configuration, program: Sequence[str]) -> list[Step]:
     """Return the steps of a node that partitions its GPU.
 
-    The unit is started once: until the reboot that switches MIG on, the unit is expected to fail,
-    and a retry cannot help. No reboot is made for a profile that does not exist, since a reboot
-    would not help.
+    The unit `mig-partition` is started once, without retries: until the reboot that switches MIG
+    on, the unit is expected to fail. No reboot is made for a profile that does not exist, since a
+    reboot would not help.
     """
     restart = Run(
         argv=("systemctl", "restart", UNIT),
@@ -151,7 +152,8 @@ def reboot_step() -> Step:
 def _has_gpu_out_of_mig_mode(result: CommandResult) -> bool:
     """Return whether a GPU supports MIG and is not in MIG mode.
 
-    Raises StepFailedError if the output contains no mode: in this case, a reboot may not help.
+    Raises StepFailedError if the output of `nvidia-smi` contains no MIG mode, since a reboot may
+    not help in this case.
     """
     modes = {line.strip() for line in result.stdout.splitlines() if line.strip()}
     if not result.ok or not modes or not modes <= _MIG_MODES:

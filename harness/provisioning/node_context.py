@@ -35,7 +35,7 @@ class NodeContext:
     time_limit_multiplier: float = 1.0
 
     def limit_s(self, timeout_s: float) -> float:
-        """Return the time limit of a command whose attempts must end with the node's time budget."""
+        """Return `timeout_s`, or a lower time limit if the node's time budget ends earlier."""
         return min(timeout_s, self.retries.remaining_s() / self.time_limit_multiplier)
 
     def kernel(self) -> str:
@@ -53,8 +53,8 @@ class LimitedRunner:
 
     The time limit of each command is multiplied by `multiplier`.
 
-    AKS limits the whole provisioning of a node (`timeout -k5s 15m`). The deadline is earlier, which
-    leaves time to write the outcome.
+    AKS limits the whole provisioning of a node (`timeout -k5s 15m`). The runner's deadline is
+    earlier than this limit of AKS, which leaves time to write the outcome.
     """
 
     def __init__(self, runner: Runner, deadline: Deadline, *, multiplier: float = 1.0) -> None:

@@ -42,11 +42,11 @@ class NodeFiles:
         self.top = top
 
     def at(self, path: str) -> Path:
-        """Return the real path of the node's `path`; refuse a path that may lead to `top` itself."""
+        """Return the path below `top` for the node's `path`; refuse a path that may be `top` itself."""
         return _place(self.top, path)
 
     def exists(self, path: str) -> bool:
-        """Return whether the path exists, also as a dangling symbolic link."""
+        """Return whether the path exists, even if it is a dangling symbolic link."""
         place = self.at(path)
         return place.exists() or place.is_symlink()
 
@@ -59,7 +59,7 @@ class NodeFiles:
             return ()
 
     def is_directory(self, path: str) -> bool:
-        """Return whether the path is a folder and not a link to one."""
+        """Return whether the path is a folder, not a symbolic link to a folder."""
         return self.at(path).is_dir() and not self.at(path).is_symlink()
 
     def is_newer(self, path: str, other: str) -> bool:
@@ -77,7 +77,7 @@ class NodeFiles:
             return None
 
     def matching(self, directory: str, pattern: str) -> tuple[str, ...]:
-        """Return the paths of the names in `directory` that match a shell pattern."""
+        """Return the paths of the entries in `directory` whose names match a shell pattern."""
         return tuple(
             f"{directory}/{name}"
             for name in self.names(directory)
@@ -141,18 +141,18 @@ class NodeFiles:
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write one of provisioning's own files atomically: write a temporary file, then rename it.
 
-        The file belongs to root. Temporary files that a killed process or a loss of power left beside
-        the target are removed. Raises OSError.
+        The written file belongs to root. Temporary files of earlier writes of the file, which a
+        killed process or a loss of power left, are removed. Raises OSError.
         """
         self._write(path, text, mode, owner=None)
 
     def rewrite(self, path: str, text: str, *, check: Callable[[str], None] | None = None) -> None:
         """Replace the text of a user's file, which keeps its owner, group and mode.
 
-        A file that does not exist is written as by `write`. If `path` is a symbolic link, its
-        target is written, as by an editor. `check` gets the path of the new file before this file
-        replaces the target, and may raise an exception to refuse the new file. Raises OSError, and
-        UnsafePathError if a link leads out of `top`.
+        A file that does not exist is written as by `write`. If `path` is a symbolic link, the
+        target of the link is replaced, and the link stays. `check` is called with the path of the
+        new file before the new file replaces the old file; `check` may raise an exception to refuse
+        the new file. Raises OSError, and UnsafePathError if a link leads out of `top`.
         """
         path = self._behind_links(path)
         try:
@@ -280,7 +280,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _refuse_special(target: Path) -> None:
-    """Refuse a device, FIFO or socket, such as `/dev/null`, since a renamed file would replace it."""
+    """Refuse to write a device, FIFO or socket, such as `/dev/null`, since a rename would replace it."""
     with contextlib.suppress(FileNotFoundError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
@@ -301,7 +301,7 @@ def _left_over(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _without_left_over(target: Path) -> Iterator[None]:
-    """Remove temporary files that earlier writes of a target left, unless another process writes now.
+    """Remove temporary files that earlier writes of `target` left, if no other process writes.
 
     Each writer holds a shared lock on the folder, and the lock ends with the writer's process. So a
     process that gets the exclusive lock knows that no temporary file in the folder is in use.

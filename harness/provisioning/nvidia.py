@@ -60,8 +60,9 @@ _A10_SIZES = frozenset(
 def driver_kind(driver_type: str | None) -> str | None:
     """Return the kind of a driver type, for comparison of types, or None if there is no type.
 
-    `cuda` and `cuda-lts` are the same kind. If a node wants `cuda-lts`, its record has `cuda`: a
-    direct comparison would never match, and the fast path would never be used (AgentBaker 8787).
+    `cuda` and `cuda-lts` are the same kind. If a node wants `cuda-lts`, its prebake record contains
+    `cuda`: a direct comparison of the types would never match, and a baked driver would never be
+    used (AgentBaker 8787).
     """
     if not driver_type:
         return None
@@ -108,10 +109,10 @@ class DriverImage:
 
     @property
     def name(self) -> str:
-        """Return the canonical reference."""
+        """Return the image's canonical name, which is the same in every cloud."""
         return f"{CANONICAL_REGISTRY}/aks/aks-gpu-{self.driver_type}:{self.tag}"
 
     @property
     def pull_reference(self) -> str:
-        """Return the reference in the registry of this node."""
+        """Return the image's name in the registry from which this node pulls."""
         return f"{self.registry.rstrip('/')}/aks/aks-gpu-{self.driver_type}:{self.tag}"

@@ -66,7 +66,7 @@ class Outcome:
     """The version of provisioning."""
 
     def to_json(self) -> str:
-        """Render the document that the host reads from the node."""
+        """Render the JSON document that the test host reads from the node."""
         document = {
             "schema": SCHEMA,
             "command": self.command,

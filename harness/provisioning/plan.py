@@ -1,6 +1,7 @@
 """Plans as data: steps, ordered by their dependencies, and their actions.
 
-`boot` runs the same steps that `plan` prints. This module runs no steps; `executor` runs them.
+The command `boot` runs the same steps that the command `plan` prints. This module runs no steps;
+`executor` runs them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Retry:
     """The number of attempts, the pause between them, and the time limit of each attempt, in seconds.
 
-    If `max_timeout_s` is set, the limit doubles after each attempt that times out, up to
+    If `max_timeout_s` is set, the time limit doubles after each attempt that times out, up to
     `max_timeout_s`. An attempt that takes `n * timeout_s` counts as `n` attempts, so that the
     doubled limits do not increase the total time.
     """
@@ -55,7 +56,7 @@ class Run:
     """One command that must succeed, unless it `is_optional`.
 
     `fallback_program` is run if the program is not found on PATH. `cleanup` are commands to run
-    after a failed attempt. `judge` checks the result of each attempt, also of a successful one,
+    after a failed attempt. `judge` checks the result of each attempt, even of a successful attempt,
     and may return a failure that ends the attempts.
     """
 
@@ -110,8 +111,8 @@ class Remove:
 class When:
     """Actions that run only if the result of a command meets a condition.
 
-    `condition` completes the line 'if …:' of the plan; `otherwise` is the detail to report if the
-    condition is not met. A step counts as skipped if none of its actions runs.
+    `condition` is the text after 'if' in the printed plan; `otherwise` is the detail to report if
+    the condition is not met. A step counts as skipped if none of its actions runs.
     """
 
     query: tuple[str, ...]
@@ -129,9 +130,10 @@ class When:
 
 @dataclass(frozen=True, kw_only=True)
 class Do:
-    """Work that is more than a list of commands; `description` is its text in `plan`.
+    """Work that is more than a list of commands; the command `plan` prints its `description`.
 
-    The function returns a detail for the report, or raises ProvisioningError.
+    `function` does the work; it returns a detail for the step's report, or raises
+    ProvisioningError.
     """
 
     description: tuple[str, ...]
@@ -157,8 +159,8 @@ Action = Run | Write | MakeDirectory | Remove | When | Do
 class Step:
     """One step of a plan.
 
-    `needs` are steps that must run before this step if the plan contains them. A failure ends the
-    run with `exit_code`; if `exit_code` is None, the failure is only reported.
+    `needs` names steps that must run before this step if the plan contains these steps. A failure
+    ends the run with `exit_code`; if `exit_code` is None, the failure is only reported.
     `only_after_failure_of` names a step for which this step is the fallback. `event` is the name of
     the step's event; `groups` are the names of events that span several steps, outermost first.
     """
@@ -173,12 +175,12 @@ class Step:
 
     @property
     def predecessors(self) -> tuple[str | None, ...]:
-        """Return the steps that run before this step, including the step that this step can replace."""
+        """Return the steps that run before this step: `needs` and `only_after_failure_of`."""
         return (*self.needs, self.only_after_failure_of)
 
     @property
     def command(self) -> str:
-        """Return the command that the event of this step names."""
+        """Return the command that is named in this step's event."""
         for action in self.actions:
             if isinstance(action, Run):
                 return shlex.join(action.argv)
@@ -210,9 +212,9 @@ class Plan:
     def order(cls, steps: list[Step]) -> Plan:
         """Order steps so that each step runs after the steps in its `needs`; otherwise keep their order.
 
-        A need that is not in the plan is ignored: the plan of this node does not have that step.
+        If `needs` names a step that is not in this node's plan, the name is ignored.
 
-        Raises PlanError for two steps with one name and for a cycle of needs.
+        Raises PlanError if two steps have the same name, or if steps need each other in a cycle.
         """
         names = [step.name for step in steps]
         if len(set(names)) != len(names):
@@ -230,5 +232,5 @@ class Plan:
         return cls(tuple(ordered))
 
     def describe(self) -> str:
-        """Return the text of `plan`."""
+        """Return the text that the command `plan` prints."""
         return "\n".join(line for step in self.steps for line in step.describe())

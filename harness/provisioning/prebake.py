@@ -1,4 +1,4 @@
-"""The prebake record, and the decision of a boot, which is based on the record."""
+"""Reads the record of a baked driver, and decides what a boot does with the driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ to remove.
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The fields of a record; a field is None if it is absent, empty or contains whitespace."""
+    """The fields of a prebake record; a field that is absent, empty or has whitespace is None."""
 
     kernel: str | None = None
     driver_version: str | None = None
@@ -43,9 +43,10 @@ class Record:
 
 
 def parse_record(text: str) -> Record:
-    """Parse a record; if the text is not a complete record, the result is corrupt.
+    """Parse a prebake record; if the text is not a complete record, the result is a corrupt record.
 
-    The first occurrence of a key wins, even if its value is bad. Unknown keys are ignored.
+    If a key occurs more than once, its first value counts, even if the first value is invalid.
+    Unknown keys are ignored.
     """
     known = {field.name for field in fields(Record)}
     values: dict[str, str | None] = {}
@@ -60,7 +61,7 @@ def parse_record(text: str) -> Record:
 def read_record(files: NodeFiles, path: str) -> Record | None:
     """Return the record at `path`, or None if there is no file.
 
-    If the file cannot be read, the record has no values, as for a corrupt file.
+    If the file cannot be read, the result is a record without values, which counts as corrupt.
     """
     try:
         text = files.read(path)
@@ -101,7 +102,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The action that a boot takes with the driver, and the reason; None if there is no action."""
+    """What a boot does with the driver, and why; `reason` is None if the boot does nothing."""
 
     action: Action
     reason: Reason | None = None
@@ -113,7 +114,7 @@ class Decision:
         }
 
     def render_line(self) -> str:
-        """Render the line that the fleet's dashboards read."""
+        """Render the log line about the decision, which the fleet's dashboards read."""
         reason = "-" if self.reason is None else self.reason.value
         return f"AKS_GPU_PREBAKE event=decision action={self.action.value} reason={reason}"
 
@@ -134,7 +135,7 @@ def decide(
     """Decide by the first row of the decision table that matches; never raise.
 
     `wanted` is None for a node without a GPU and for a node that opted out. `prove` runs commands,
-    so `prove` is called only if the record allows the fast path.
+    so `prove` is called only if the record allows an install without a build.
     """
     if wanted is None:
         if record is None:

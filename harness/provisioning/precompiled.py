@@ -1,8 +1,8 @@
 """Precompiled driver containers: one image and one DaemonSet for each kernel, processor and system.
 
-The decisions of the GPU operator (`internal/state/nodepool.go`) are pure functions here: group nodes,
-choose the precompiled image or the build on the node, and delete a DaemonSet that serves no node. A
-booting node (`precompiled_driver`) chooses for itself, as a group of one node.
+Pure functions make the same decisions as the GPU operator (`internal/state/nodepool.go`): they
+group nodes, choose the precompiled image or a build on the node, and decide whether a DaemonSet may
+be deleted. A booting node (`precompiled_driver`) chooses its own driver, as a group of one node.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PrecompiledError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PrecompiledImage:
-    """A driver that was compiled for one kernel of one distribution."""
+    """An image with a driver that was compiled for one kernel of one distribution."""
 
     repository: str
     image: str
@@ -65,9 +65,10 @@ class PrecompiledImage:
 def os_tag(os_release: str) -> str:
     """Return the tag of a system, such as `ubuntu22.04`, from the system's os-release file.
 
-    For Oracle Linux, Rocky Linux, and RHEL from 10 on, the tag contains only the major version.
+    For Oracle Linux, Rocky Linux, and RHEL 10 and later, the tag contains only the system's major
+    version.
 
-    Raises PrecompiledError if the file has no name or version.
+    Raises PrecompiledError if the os-release file has no ID or no VERSION_ID.
     """
     fields = os_release_fields(os_release)
     name, version = fields.get("ID"), fields.get("VERSION_ID")
@@ -82,8 +83,9 @@ def os_tag(os_release: str) -> str:
 def label_value(kernel: str) -> str:
     """Return a kernel's name as in labels and tags: `_` replaces each forbidden character, such as `+`.
 
-    Node feature discovery writes its label in this way, and strips such characters at both ends,
-    for example the `+` of Container-Optimized OS. A registry refuses a tag with such characters.
+    Node feature discovery replaces characters in its label in the same way, and strips forbidden
+    characters at both ends, for example the `+` at the end of a kernel's name on
+    Container-Optimized OS. A registry refuses a tag with forbidden characters.
     """
     return _NOT_IN_A_TAG.sub("_", kernel).strip("-_.")
 
@@ -91,8 +93,8 @@ def label_value(kernel: str) -> str:
 def kernel_suffix(kernel: str) -> str:
     """Return the suffix of a DaemonSet's name: the kernel, as a valid DNS name.
 
-    The GPU operator uses the same suffix. Therefore the operator's two DaemonSets for one kernel with
-    pages of 4 and of 64 KiB have the same name, and the operator's name for
+    The GPU operator uses a similar suffix. In the operator, the two DaemonSets for one kernel
+    version with pages of 4 KiB and with pages of 64 KiB have the same name, and the name for
     `5.14.0-427.el9.x86_64+rt` is invalid.
     """
     name = _ARCHITECTURE.sub("", label_value(kernel)).replace("_", ".").lower()
@@ -109,7 +111,7 @@ class ClusterNode:
 
     @property
     def architecture(self) -> str | None:
-        """Return the processor of the node from its label, or else from the name of its kernel."""
+        """Return the node's processor, from a label or else from the name of the node's kernel."""
         label = self.labels.get(ARCHITECTURE_LABEL)
         named = _ARCHITECTURE.search(self.labels.get(KERNEL_LABEL, ""))
         if label or named is None:
@@ -118,14 +120,14 @@ class ClusterNode:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Return the labels of the node on which the compilation of a driver depends."""
+        """Return those of the node's labels that decide which compiled driver fits the node."""
         keys = (KERNEL_LABEL, ARCHITECTURE_LABEL, *SYSTEM_LABELS)
         return {key: self.labels[key] for key in keys if key in self.labels}
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelGroup:
-    """The nodes of one kernel, processor and system, and the selector that finds them.
+    """The nodes with one kernel, processor and system, and the labels that select these nodes.
 
     `architecture` is Kubernetes' name for the processor, or None if it is unknown.
     """
@@ -138,10 +140,10 @@ class KernelGroup:
 
     @property
     def name_suffix(self) -> str:
-        """Return the end of the name of the group's DaemonSet; no other group has the same end.
+        """Return the suffix of the name of the group's DaemonSet, which differs for each group.
 
-        A kernel with pages of 64 KiB has a different name than the kernel of the same version with
-        smaller pages.
+        The suffix for a kernel with pages of 64 KiB differs from the suffix for the same kernel
+        version with smaller pages.
         """
         named = _ARCHITECTURE.search(label_value(self.kernel))
         pages = "64k" if named is not None and named["pages"] else None
@@ -151,20 +153,20 @@ class KernelGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """The groups of a cluster, and a warning for each node that is in no group."""
+    """The groups of a cluster's nodes, and warnings, for example about a node in no group."""
 
     groups: tuple[KernelGroup, ...]
     warnings: tuple[str, ...] = ()
 
 
 def group_by_kernel(nodes: Iterable[ClusterNode], *, is_label_required: bool) -> Grouping:
-    """Group nodes by kernel, processor and system, in the order in which they first appear.
+    """Group nodes by kernel, processor and system, in the order of each group's first node.
 
     A node without the kernel's label is an error under a ClusterPolicy (`is_label_required`) and is
-    left out with a warning under an NVIDIADriver. Groups that cannot be distinguished by their
-    labels get a warning too, because a DaemonSet has only one driver image.
+    left out with a warning under an NVIDIADriver. If labels cannot distinguish two groups, the
+    result contains a warning about these groups, because a DaemonSet has only one driver image.
 
-    Raises PrecompiledError.
+    Raises PrecompiledError if a required label is missing.
     """
     members: dict[tuple[str, str | None, str], list[ClusterNode]] = {}
     warnings = []
@@ -228,8 +230,8 @@ def choose_driver(
 ) -> DriverChoice:
     """Choose the precompiled image, or the conventional build if the registry lacks the image.
 
-    Upstream has no fallback: the pods of the group would wait for an image that does not exist.
-    Without a fallback (`has_fallback`) the message names a remedy.
+    The GPU operator has no fallback: if the image does not exist, the driver's pods wait for the
+    image. If `has_fallback` is false, the message names a remedy.
     """
     precompiled = PrecompiledImage(
         repository=repository,

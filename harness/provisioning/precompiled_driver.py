@@ -1,7 +1,8 @@
 """The step that installs a precompiled driver for the node's kernel, so that the node builds nothing.
 
-The step is used only if the driver would otherwise be built. The precompiled image has the same
-entry point as the driver image, and its `install` installs the module too.
+The step is used only if the node would otherwise build the driver. The precompiled image has the
+same entry point as the driver image, and the entry point's action `install` installs the
+precompiled module.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _QUERY_S = 30.0
 
 
 def precompiled_image(configuration: Configuration, facts: NodeFacts) -> PrecompiledImage | None:
-    """Return the image for this node's kernel, or None if the configuration names none.
+    """Return the precompiled image for this node's kernel, or None if none is configured.
 
     Raises ProvisioningError if the os-release file does not identify the system.
     """
@@ -58,7 +59,7 @@ def install_step(
 ) -> Step:
     """Return a copy of the step `like` that installs the precompiled image, not the driver image.
 
-    If this step fails, the driver is built, unless the configuration forbids that.
+    If this step fails, the node builds the driver, unless the configuration forbids the build.
     """
     run = containerd.run_driver_image(
         image,
@@ -97,9 +98,9 @@ def _fetch(image: PrecompiledImage, node_name: str, *, has_fallback: bool) -> Do
 def _choose(
     image: PrecompiledImage, node_name: str, node: NodeContext, *, has_fallback: bool
 ) -> str | None:
-    """Pull the image, and log the resulting choice.
+    """Pull the precompiled image, and return a message about the image.
 
-    Raises StepFailedError if the registry has no image, or does not answer.
+    Raises StepFailedError if the registry lacks the image, or does not answer.
     """
     group = KernelGroup(kernel=image.kernel, os_tag=image.os_tag, nodes=(node_name,))
     choice = choose_driver(

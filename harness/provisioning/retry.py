@@ -23,7 +23,7 @@ class StepFailedError(Exception):
 
 
 def try_command(node: NodeContext, run: Run) -> str | None:
-    """Run a command until it succeeds; return a detail worth reporting.
+    """Run a command until it succeeds; return a detail for the step's report, or None.
 
     Raises StepFailedError if all attempts failed, if the time budget of the node is used up, or
     if `judge` finds a permanent failure. The failure of an optional command is only logged.
@@ -75,7 +75,7 @@ def _try(node: NodeContext, run: Run) -> str | None:
 
 
 def _attempts_used(node: NodeContext, retry: Retry, took_s: float) -> float:
-    """Return how many of `retry.attempts` an attempt of this duration uses up."""
+    """Return how many of `retry.attempts` an attempt that took `took_s` seconds uses up."""
     if retry.max_timeout_s is None:
         return 1.0
     return max(1.0, took_s / (retry.timeout_s * node.time_limit_multiplier))
@@ -91,6 +91,6 @@ def _once(node: NodeContext, run: Run, limit_s: float) -> CommandResult:
 
 
 def _clean_up(node: NodeContext, run: Run) -> None:
-    """Clean up after a failed attempt, also if the time budget is used up."""
+    """Clean up after a failed attempt, even if the time budget is used up."""
     for argv in run.cleanup:
         node.runner.run(argv, timeout_s=CLEANUP_TIMEOUT_S)

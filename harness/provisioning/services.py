@@ -54,7 +54,7 @@ _START_GROUPS = (_GROUP, "AKS.CSE.startNvidiaManagedExpServices")
 
 
 class Mode(enum.Enum):
-    """How pods get GPUs on a managed node: by the device plugin, or by dynamic allocation."""
+    """How pods get GPUs on a managed node: by the device plugin, or by the DRA driver."""
 
     DEVICE_PLUGIN = DEVICE_PLUGIN
     DRA = DRA_DRIVER
@@ -137,10 +137,10 @@ def render_exporter() -> str:
 def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[Step]:
     """Return the steps that bring the managed services up.
 
-    A node may have had the other mode before. The service of the other mode is stopped first, since
-    both services would allocate the same GPU. The node waits for the plugin, since no pod gets a
-    GPU without the plugin. The start of monitoring is only enqueued, since a slow start must not
-    delay the node.
+    If the node had the other `Mode` before, the service of the other mode is stopped first, since
+    both services would allocate the same GPU. The boot waits for the start of the device plugin,
+    since no pod gets a GPU without the device plugin. The start of monitoring is only enqueued,
+    since a slow start must not delay the node.
     """
     stop_other = _stop_step(mode.other.unit)
     return [
@@ -197,7 +197,8 @@ def steps_on(configuration: Configuration, mode: Mode, node_name: str) -> list[S
 def environment_step(environment: Mapping[str, str]) -> Step:
     """Return the step that tells the device plugin how containers get their devices.
 
-    The names of the user's drop-ins sort after this step's drop-in, so the user's values win.
+    The names of the user's drop-ins sort after the name of this step's drop-in, so values of the
+    user override values of this step.
     """
     lines = "".join(f"Environment={key}={value}\n" for key, value in environment.items())
     return Step(
@@ -217,7 +218,7 @@ def _mode_drop_in(configuration: Configuration, mode: Mode, node_name: str) -> W
 
 
 def _start_owner(mode: Mode) -> Step:
-    """Return the step that starts the allocator of GPUs; DRA needs a healthy kubelet first."""
+    """Return the step that starts the device plugin, or the DRA driver once kubelet is healthy."""
     event = f"AKS.CSE.start.{mode.unit}"
     if mode is Mode.DEVICE_PLUGIN:
         return Step(
@@ -297,9 +298,9 @@ def _install_from_cache(node: NodeContext, mode: Mode) -> str | None:
 
 
 def _package_version(path: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
-    """Return a key that sorts archives by version: `PACKAGE_VERSION_ARCH.deb`, or without `_ARCH`.
+    """Return a key that sorts archives by version; a name is `PACKAGE_VERSION[_ARCH].deb`.
 
-    `%3a` in a name stands for the colon after an epoch.
+    In an archive's name, `%3a` stands for the colon after an epoch.
     """
     version = path.rpartition("/")[2].removesuffix(".deb").split("_")[1]
     epoch, colon, rest = version.replace("%3a", ":").partition(":")
@@ -311,7 +312,7 @@ def _package_version(path: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
 
 
 def apt_install(*packages: str) -> Run:
-    """Install packages, by name or from archives at a path."""
+    """Install packages, each given by its name or by the path of its archive."""
     return Run(
         argv=("apt-get", "install", "-y", "--no-install-recommends", *packages),
         retry=APT,
@@ -328,9 +329,9 @@ def _label_node(node: NodeContext) -> None:
 
 
 def add_node_label(text: str, label: str) -> str:
-    """Return kubelet's defaults with the node label added, or unchanged if the label is set.
+    """Return kubelet's defaults with `label` added, or unchanged if they contain `label`.
 
-    If several lines set the variable, the last line counts, as for systemd.
+    If several lines set the variable with the labels, the last line counts, as it does for systemd.
     """
     found = _labels(text)
     if not found:

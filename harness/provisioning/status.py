@@ -1,4 +1,4 @@
-"""The status of the node: the installed driver, its kernels, and the decision of a boot."""
+"""The status of the node: the driver, the node's kernels, and what a boot would decide."""
 
 from __future__ import annotations
 

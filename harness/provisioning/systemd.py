@@ -32,7 +32,7 @@ _ENVIRONMENT = re.compile(
 
 
 def reload_units() -> Run:
-    """Make systemd reload the units; if the reload fails, later commands fail and show the failure."""
+    """Make systemd reload the units; ignore a failure, since later commands would show it."""
     return Run(argv=("systemctl", "daemon-reload"), retry=Retry(timeout_s=25), is_optional=True)
 
 
@@ -124,7 +124,7 @@ def drop_in(unit: str, name: str, text: str) -> Write:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """A variable in an environment file, and where its text begins and ends."""
+    """A variable in an environment file; its text is at the offsets from `start` to `end`."""
 
     name: str
     value: str
@@ -133,7 +133,7 @@ class Assignment:
 
 
 def read_environment(text: str) -> Iterator[Assignment]:
-    """Return the variables in the text of an `EnvironmentFile=`, as systemd reads it.
+    """Yield the variables in the text of an `EnvironmentFile=`, as systemd reads the text.
 
     A name may be indented, and a value may be in quotes. A backslash at the end of a line continues
     this line.

@@ -28,10 +28,10 @@ class Metadata:
     vm_size: str | None = None
 
     def is_on(self, tag: str) -> bool:
-        """Return whether the tag with this name has the value `true`; case is ignored.
+        """Return whether the tag `tag` has the value `true`; upper and lower case are the same.
 
-        The whole name and the whole value must match. Upstream searches name and value with regular
-        expressions, so `xSkipGpuDriverInstallY=untrue` opts a node out upstream.
+        The tag's whole name and whole value must match. Upstream searches name and value with
+        regular expressions, so `xSkipGpuDriverInstallY=untrue` opts a node out upstream.
 
         Raises TagLookupError if the value of the tag is not a string.
         """
@@ -44,7 +44,7 @@ class Metadata:
 
 
 def read_metadata(files: NodeFiles) -> Metadata:
-    """Read the cached tags and size.
+    """Read the machine's tags and size from the cache.
 
     Raises TagLookupError if the cache is missing, unreadable or not in the expected form: a node
     must not guess whether it opted out.

@@ -56,8 +56,9 @@ class TeardownStatus(enum.Enum):
 class Scope:
     """What a teardown may remove; `is_opted_out` is set for a node that gets no driver.
 
-    Only such a node may have a customer's own driver, which is kept. The payload, its actions and
-    the package caches are removed only from such a node.
+    Only an opted-out node may have a customer's own driver, which a teardown keeps. A teardown
+    removes the driver image's payload, its actions and the package caches only from an opted-out
+    node.
     """
 
     is_opted_out: bool
@@ -147,7 +148,7 @@ def observe(node: NodeContext, scope: Scope) -> Residue:
 
 
 def _observe_files(node: NodeContext, scope: Scope) -> Residue:
-    """Return the parts that can be found in files, without running a command."""
+    """Return the parts of a driver that can be found in files, without running a command."""
     files = node.files
     module_files = tuple(
         path for kernel in kernels(files) for path in installed_files(files, kernel)
@@ -207,9 +208,10 @@ def _other_trees(files: NodeFiles) -> tuple[str, ...]:
 def _sources(
     files: NodeFiles, record: Record | None, dkms_versions: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the sources of the record's version and of the versions in DKMS.
+    """Return the driver's source folders of the record's version and of versions in DKMS.
 
-    A record without a version does not identify the sources, so all sources for DKMS count.
+    If the record has no version, it does not identify the source folders, so the result contains
+    all source folders of the driver.
     """
     found = {
         path: _source_version(path) for path in files.matching(SOURCES_DIRECTORY, "nvidia-[0-9]*")
@@ -233,10 +235,11 @@ def customer_version(residue: Residue) -> str | None:
     """Return the version of a driver that the customer installed, or None.
 
     If any part of a driver on the node has another version than the record, the customer installed
-    that version, even if parts of the baked version exist too. Any version from the distribution's
-    packages is the customer's too; the module of such a package has another name in the DKMS tree.
-    If the record has no version, the two drivers cannot be distinguished, and the driver is removed
-    completely.
+    that version, even if parts of the baked version exist too. A version from the distribution's
+    packages always counts as the customer's version; the module of a distribution's package has
+    another name in the DKMS tree. If the record has no version, the baked driver cannot be
+    distinguished from the customer's driver, so the result is None, and a teardown removes all
+    parts.
     """
     if residue.record is None or residue.record.driver_version is None:
         return None
@@ -252,7 +255,7 @@ def customer_version(residue: Residue) -> str | None:
 
 
 def choose_removal(scope: Scope, residue: Residue) -> RemovalPlan:
-    """Choose the parts to remove; pure, so that `plan` can print the choice."""
+    """Choose the parts to remove, without side effects, so that `plan` can print the choice."""
     idle = () if is_busy(residue.loaded) else tuple(m.name for m in residue.loaded)
     version = customer_version(residue) if scope.is_opted_out else None
     ours = None if residue.record is None else residue.record.driver_version
@@ -282,11 +285,11 @@ def _kernels_of(module_files: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def tear_down(node: NodeContext, scope: Scope) -> TeardownStatus:
-    """Remove the baked driver, log one line, and remove the record if nothing is left.
+    """Remove the baked driver, log one line, and remove the record if no part is left.
 
     If a path cannot be removed, no error is raised: the status is `INCOMPLETE`, and the record is
-    kept, so that the next run retries. DKMS's tree is deleted, which takes half a second; `dkms remove
-    --all` would take half a minute.
+    kept, so that the next run retries. This function deletes DKMS's tree in half a second, because
+    `dkms remove --all` would take half a minute.
     """
     before = observe(node, scope)
     if before.record is None:
@@ -351,7 +354,7 @@ def _has_nothing_left(node: NodeContext, after: Residue, removal: RemovalPlan) -
 
 
 def render_grid_line(driver_type: str, record: Record | None) -> str:
-    """Render the line that reports why a GRID node removes a CUDA driver."""
+    """Render the log line that says why a node for a GRID driver removes a CUDA driver."""
     kind = None if record is None else record.driver_kind
     return (
         f"AKS_GPU_PREBAKE event=grid_cuda_prebake_teardown driver_type={driver_type}"

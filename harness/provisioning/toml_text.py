@@ -1,7 +1,7 @@
 """Reads and edits TOML as text, so that comments, order and spacing are kept.
 
 Python 3.10 has no TOML parser, and no version of Python has a TOML writer. This module parses
-tables, keys and the extent of values; it does not interpret values.
+tables and keys, and finds where values begin and end; it does not interpret values.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TomlTextError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class TomlEntry:
-    """A table's header, or a key with its value; `first` and `last` are the indexes of its lines.
+    """A table's header, or a key with its value; the entry's lines are `first` to `last`.
 
     `name` is the key as written, with its indentation; `comment` is the comment after the value,
     with its `#`.
@@ -189,8 +189,8 @@ def _read_value(lines: list[str], first: int, start: str) -> tuple[str, int, str
 def read_values(text: str) -> dict[Key, str]:
     """Return the text of each value by its path, including values in inline tables.
 
-    If a key occurs twice, which TOML forbids, the first occurrence counts; `set_value` changes the
-    first occurrence too.
+    If a key occurs twice, which TOML forbids, the first occurrence counts, as it does for
+    `set_value`.
 
     Raises TomlTextError if the text cannot be parsed.
     """
@@ -233,7 +233,7 @@ def _end_of_value(value: str, start: int) -> int:
 
 
 def get_value(text: str, path: Key) -> str | None:
-    """Return the text of the value at `path`, or None if there is none."""
+    """Return the text of the value at `path`, or None if `path` has no value."""
     return _values(text).get(path)
 
 
@@ -254,8 +254,9 @@ def set_value(text: str, path: Key, value: str) -> str:
 
     A byte order mark is left out.
 
-    Raises TomlTextError if the table is written inline, because lines cannot be added to it, if
-    `path` is a table, and if `path` is in an array of tables, where it has no single place.
+    Raises TomlTextError if the table of `path` is an inline table, because lines cannot be added to
+    an inline table. Raises TomlTextError also if `path` is a table, or if `path` is in an array of
+    tables and is thus ambiguous.
     """
     text = text.removeprefix(_BYTE_ORDER_MARK)
     entries = read_entries(text)
@@ -313,10 +314,10 @@ def _expect_no_table(entry: TomlEntry, path: Key, lines: list[str]) -> None:
 def remove_tables(text: str, table: Key) -> str:
     """Return the text without a table, the table's subtables, and the table's dotted keys.
 
-    The empty line before a header is removed too, so that removing reverses adding. `table` may be
-    the path of a key.
+    The empty line before a removed header is also removed, so that this function reverses
+    `set_value`. `table` may be the path of a key.
 
-    Raises TomlTextError if the table is inside a table that is written inline.
+    Raises TomlTextError if the table is inside an inline table.
     """
     lines = text.split("\n")
     for entry in reversed(read_entries(text)):

@@ -70,8 +70,8 @@ class RuntimeFacts:
     """containerd's configuration file (None if it is missing) and the CDI support of the pods' runtime.
 
     `dump` is the output of `containerd config dump`, or None if this command failed. `is_stale` is
-    true if the file was written after containerd started, for example by a run that was killed
-    before the restart.
+    true if containerd's file was written after containerd started, for example by a run that was
+    killed before it restarted containerd.
     """
 
     text: str | None
@@ -94,11 +94,11 @@ class RuntimeFacts:
 def gpu_configuration(facts: RuntimeFacts) -> str | None:
     """Return containerd's configuration for a GPU node, or None to keep the present one.
 
-    If a runtime with NVIDIA's program is in effect, only CDI is switched on; runc is added if it is
-    the default runtime and missing from the file. On a node whose pods run in CRI-O, containerd
-    runs only the driver image, and containerd's configuration is kept. On other nodes, only the
-    required keys are set, and the new runtime copies the options of `runc`, such as the cgroup
-    driver.
+    If a runtime that starts NVIDIA's program exists, the only changes are that CDI is switched on,
+    and that runc is added if runc is the default runtime but is missing from the file. On a node
+    whose pods run in CRI-O, containerd runs only the driver image, and containerd's configuration
+    is kept. If no runtime starts NVIDIA's program, only the keys of a new runtime are set; the new
+    runtime copies the options of `runc`, such as the cgroup driver.
 
     Raises TomlTextError if the file cannot be parsed.
     """
@@ -120,8 +120,8 @@ def gpu_configuration(facts: RuntimeFacts) -> str | None:
 def _lacks_runc(text: str, cri: Key, dump: str | None) -> bool:
     """Return whether the default runtime is runc, but the file's table of runtimes lacks runc.
 
-    In containerd before 2, a file's table of runtimes replaces containerd's own table, and without
-    runc the CRI plugin does not start.
+    In containerd before 2, a file's table of runtimes replaces containerd's default table, and the
+    CRI plugin does not start if the default runtime is missing.
     """
     if is_of_containerd_2(dump):
         return False
@@ -143,7 +143,7 @@ def wanted_of_gpu_node(facts: RuntimeFacts) -> WantedRuntimes:
 
 
 def _has_runtime(facts: RuntimeFacts) -> bool:
-    """Return whether the file, or a file that it imports, declares the nvidia runtime."""
+    """Return whether containerd's file, or a file that it imports, declares the nvidia runtime."""
     text = _with_format(facts.text or "")
     if has_nvidia_runtime(text, cri_table(text, facts.dump), facts.dump):
         return True
@@ -155,8 +155,9 @@ def _with_format(text: str) -> str:
 
     A file without `version` has format 1, whose tables containerd 2 ignores (containerd 8275). A
     file keeps its format if it contains `version`, tables of plugins or short names of plugins. In
-    another format, the tables have other names, and containerd does not start if the file contains
-    a short name. The file of Docker's package contains a short name.
+    a later format, the tables have other names, and containerd does not start if the file contains
+    a short name of a plugin. containerd's file in Docker's package contains a short name of a
+    plugin.
     """
     if has_short_names(text):
         return text
@@ -195,11 +196,12 @@ def _add_runtime(text: str, cri: Key, facts: RuntimeFacts) -> str:
 
 
 def non_gpu_configuration(facts: RuntimeFacts) -> str | None:
-    """Return the configuration of a node that opted out, or None to keep the present one.
+    """Return containerd's configuration for an opted-out node, or None to keep the present one.
 
-    A runtime that starts one of NVIDIA's programs is removed if it has one of NVIDIA's names. A
-    runtime with another name is kept but starts runc, because pods may request it by name. If the
-    default runtime has one of NVIDIA's names and does not exist, runc becomes the default.
+    A runtime that starts one of NVIDIA's programs is removed if the runtime's name begins with
+    `nvidia`. If a runtime with another name starts one of NVIDIA's programs, the runtime is kept
+    but changed to start runc, because pods may request the runtime by name. If the default runtime
+    has a name of NVIDIA and does not exist, runc becomes the default runtime.
 
     Raises TomlTextError if the file cannot be parsed.
     """
