@@ -24,9 +24,9 @@ MESSAGE_BYTES = 8 << 10
 class EvidencedError(Exception):
     """An error whose message ends with the path of the evidence folder, if there is such a folder.
 
-    Code that moves the folder sets `evidence` to the new path. Code that writes a message of more
-    than MESSAGE_BYTES to a file sets `whole_text` to the path of this file. Messages quote guests,
-    files and servers, so each unprintable character is shown as an escape.
+    Code that moves the evidence folder sets `evidence` to the new path. Code that writes a message
+    of more than MESSAGE_BYTES to a file sets `whole_text` to the path of this file. Messages quote
+    text from guests, files and servers, so a message shows each unprintable character as an escape.
     """
 
     def __init__(self, sentence: str = "", *, evidence: Path | None = None) -> None:
@@ -69,7 +69,7 @@ class HarnessError(EvidencedError):
 
 
 class BadInputError(HarnessError):
-    """User input is wrong; the message names the file, the line if known, and the key.
+    """User input is wrong; the message names the input's source and, if known, the line and key.
 
     `source` is what the user edits to correct the input: a path, an option or an environment variable.
     """
@@ -86,7 +86,7 @@ class BadInputError(HarnessError):
 
 
 class RequirementError(HarnessError):
-    """The host lacks something; the message is one sentence that ends with a remedy."""
+    """The host lacks something that the harness needs; the message ends with a remedy."""
 
 
 @contextlib.contextmanager
@@ -101,5 +101,5 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the names for a message: each in quotes, separated by commas."""
+    """Return the names as text for a message: each name in quotes, separated by commas."""
     return ", ".join(f"'{name}'" for name in names) or "none"

@@ -1,7 +1,7 @@
 """Reads files in folders that a guest, another person or another host filled.
 
-Such a folder may contain links to files of this host, FIFOs whose content never ends, and sparse
-files whose content is larger than memory. `read_given` reads a file that the user names.
+A folder that others filled may contain links to files of this host, FIFOs whose content never ends,
+and sparse files whose content is larger than memory. `read_given` reads a file that the user names.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def open_plain(
 ) -> BinaryIO:
     """Open a regular file of at most `limit` plus `slack` bytes.
 
-    Neither `path` nor a folder between `below` and `path` may be a link. Raises OSError if there
-    is no such regular file, and LimitError if the file is longer.
+    Neither `path` nor a folder between `below` and `path` may be a link. Raises OSError if `path`
+    does not exist, is not a regular file or leads through a link, and LimitError if the file is too
+    long.
     """
     file = open(_opened(path, below), "rb")  # noqa: SIM115 - the caller closes it
     if (size := os.fstat(file.fileno()).st_size) > limit.bytes + slack:

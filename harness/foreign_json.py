@@ -1,8 +1,8 @@
 """Parses JSON from guests, bundles, servers and other people's files.
 
-Unlike Python's own parser, this module limits the nesting. It refuses `NaN`, numbers that are too
-large for a float, and an object that has a key twice: Python would use the last of the two values,
-and another program may use the first value.
+Unlike Python's own parser, this module limits the nesting. This module refuses `NaN`, numbers that
+are too large for a float, and an object that has a key twice: Python would use the last of the two
+values, and another program may use the first value.
 """
 
 from __future__ import annotations

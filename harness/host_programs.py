@@ -1,4 +1,4 @@
-"""Finds programs of the host, also in the sbin folders, which a user's PATH lacks on Debian."""
+"""Finds programs of the host in PATH and in the sbin folders, which a user's PATH lacks on Debian."""
 
 from __future__ import annotations
 

@@ -49,6 +49,6 @@ def retry_after(headers: Message, clock: Clock) -> float | None:
 
 
 def validator(headers: Message) -> str | None:
-    """Return the identifier of this version of the file: a strong ETag, else `Last-Modified`, else None."""
+    """Return the identifier of a file's version: a strong ETag, else `Last-Modified`, else None."""
     tag = headers.get("ETag", "")
     return tag if tag.startswith('"') else headers.get("Last-Modified")

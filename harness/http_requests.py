@@ -1,4 +1,4 @@
-"""HTTP requests that a server can neither redirect to another scheme nor delay for ever.
+"""HTTP requests that a server can neither redirect away from HTTP(S) nor delay for ever.
 
 Each read of a response, including the status line and headers, must reach a minimum rate and end
 before a deadline. Redirects are followed only to http and https, and never from https to http.
@@ -55,7 +55,7 @@ class StalledError(TimeoutError):
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port, to which credentials are bound.
+    """Return the scheme, host and port of a URL, the parts to which credentials are bound.
 
     Raises RefusedUrlError if the URL is neither http nor https, lacks a host, or has a wrong port.
     """
@@ -72,9 +72,10 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def joined(base: str, reference: str) -> str:
-    """Return the absolute URL of `reference`, which is in a response from `base`.
+    """Return the absolute URL of `reference`, a URL in a response from the URL `base`.
 
-    Raises RefusedUrlError as `origin` does, and for a reference from https to http.
+    Raises RefusedUrlError in the same cases as `origin`, and if `base` is https and `reference` is
+    http.
     """
     try:
         url = urllib.parse.urljoin(base, reference)
@@ -88,7 +89,7 @@ def joined(base: str, reference: str) -> str:
 class Pace:
     """Ends an exchange at a deadline, or if fewer than `stall_bytes` are transferred within `stall_s`.
 
-    Only the time of waiting for the server is measured.
+    For `stall_s`, only the time of waiting for the server counts.
     """
 
     def __init__(self, *, stall_s: float, stall_bytes: int, deadline: Deadline) -> None:

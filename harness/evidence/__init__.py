@@ -1,6 +1,6 @@
 """The evidence of one node: a folder on disk, and a typed view of this folder.
 
-This package accesses no machine, so a failure can be checked again with only its evidence folder.
+This package accesses no machine, so the evidence folder alone is enough to check a failure again.
 The folder has:
 
     <folder>/provisioner.json  how to read the result; without this file, the harness's declaration applies
@@ -111,11 +111,12 @@ class Evidence(EvidenceFolder):
         self._run = self._runs.chosen(run)
 
     def of_run(self, number: int | None) -> Evidence:
-        """Return the evidence of the provisioner's run `number`, or this evidence if `number` is None.
+        """Return the evidence of provisioner run `number`, or this object if `number` is None.
 
-        The results are the exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and
-        events; by default, these results are from the latest run. All other evidence shows the node
-        at the time of gathering. Raises HarnessError if there is no such run.
+        The exit code, outcome, decision, steps, log, `AKS_GPU_PREBAKE` lines and events depend on
+        the run; the default is the latest run. Evidence that does not depend on the run shows the
+        node at the time when the evidence was gathered. Raises HarnessError if the provisioner has
+        no run `number`.
         """
         return self if number is None else Evidence(self.folder, run=number)
 
@@ -139,7 +140,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def outcome(self) -> ProvisioningOutcome | None:
-        """Return the content of the outcome file, or None if the file does not exist or is not declared."""
+        """Return the provisioner's outcome file, or None if the file is missing or not declared."""
         declared = self.provisioner.outcome.file
         text = None if declared is None else self.file(declared.path)
         if self._run is not None:
@@ -150,7 +151,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def log_path(self) -> str:
-        """Return the path of the declared log, or else the path of cloud-init's output."""
+        """Return the path of the provisioner's log: the declared log, or else cloud-init's output."""
         log = self.provisioner.outcome.log
         return CLOUD_INIT_OUTPUT_PATH if log is None or log.path is None else log.path
 
@@ -181,7 +182,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def log_decision(self) -> ReportedDecision | None:
-        """Return the last decision in the provisioner's log, by the declared pattern.
+        """Return the last decision that the declared pattern finds in the provisioner's log.
 
         Raises BadInputError if no pattern is declared, and HarnessError if the log is truncated.
         """
@@ -189,10 +190,10 @@ class Evidence(EvidenceFolder):
 
     @property
     def steps(self) -> Sequence[ReportedStep] | None:
-        """Return the steps from the outcome file or else from the log.
+        """Return the provisioner's steps, from the outcome file or else from the log.
 
         Returns None if the node lacks the declared outcome file. Raises BadInputError if steps are
-        declared for neither the file nor the log, and HarnessError if the log is truncated.
+        declared for neither the outcome file nor the log, and HarnessError if the log is truncated.
         """
         declared = self.provisioner.outcome
         if declared.file is not None and declared.file.steps is not None:
@@ -203,7 +204,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def step_starts(self) -> Mapping[str, float]:
-        """Return the reported start times of steps, in seconds since the epoch, by name."""
+        """Return the reported start time of each step by the step's name, in seconds since the epoch."""
         return {
             step.name: step.started_s for step in self.steps or () if step.started_s is not None
         }
@@ -222,7 +223,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def failed_command(self) -> FailedCommand | None:
-        """Return the command at which `set -e` ended a bash script, or None if the command is unknown."""
+        """Return the command at which `set -e` ended the provisioner's bash script, or None if unknown."""
         number = self._runs.chosen(self._run)
         text = None if number is None else self._runs.stored(number, FAILED_COMMAND)
         failed = None if text is None else parse_failed_command(text)
@@ -244,7 +245,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def record(self) -> Mapping[str, str] | None:
-        """Return the fields of the prebake record, or None if there is no record."""
+        """Return the fields of the prebake record, the file RECORD_PATH, or None if there is no record."""
         text = self.file(RECORD_PATH)
         if text is None:
             return None
@@ -256,10 +257,10 @@ class Evidence(EvidenceFolder):
 
     @property
     def prebake_lines(self) -> list[Mapping[str, str]]:
-        """Return the `AKS_GPU_PREBAKE` lines of this run as fields, oldest first.
+        """Return the fields of the `AKS_GPU_PREBAKE` lines that the run printed, oldest first.
 
-        If the log is truncated, only lines from the beginning of the log are returned: see
-        `refuse_cut`.
+        If the provisioner's output is truncated, only the lines at the beginning are returned;
+        `refuse_cut` detects truncated files.
         """
         return node_state.parse_prebake_lines(self.output)
 
@@ -274,10 +275,10 @@ class Evidence(EvidenceFolder):
 
     @property
     def event_names(self) -> list[str]:
-        """Return the name of every event, in the order of the files.
+        """Return the name of every event of the provisioner, in the order of the event files.
 
-        Raises BadInputError if no event files are declared. Raises HarnessError if a file does not
-        have the declared form; the message names the file.
+        Raises BadInputError if no event files are declared. Raises HarnessError if an event file
+        does not have the declared form; the message names the file.
         """
         declared = self.provisioner.events
         names: list[str] = []
@@ -327,7 +328,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def driver_gpu_names(self) -> Mapping[str, str | None]:
-        """Return the names of the GPUs to which the driver is bound, each by its PCI address."""
+        """Return the name of each GPU to which the driver is bound, by the GPU's PCI address."""
         return {
             PurePosixPath(path).parent.name: node_state.parse_gpu_name(text)
             for path, text in self.matching(_GPU_FOLDERS).items()
@@ -352,7 +353,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def cdi_kinds(self) -> Mapping[str, set[str]]:
-        """Return the kinds of devices that each CDI spec file names, valid or not, by the file's path."""
+        """Return the kinds of devices in each CDI spec file, even an invalid file, by the file's path."""
         return {path: node_state.parse_cdi_kinds(text) for path, text in self._cdi_specs().items()}
 
     @property
@@ -365,7 +366,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def cdi_driver_versions(self) -> Mapping[str, set[str]]:
-        """Return the driver versions of the libraries that each CDI spec mounts, by the file's path."""
+        """Return the driver versions of the libraries that each CDI spec file mounts, by the file's path."""
         return {
             path: node_state.parse_cdi_driver_versions(text)
             for path, text in self._cdi_specs().items()
@@ -390,7 +391,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def refused_gpus(self) -> list[str]:
-        """Return the device ids of the GPUs that the driver, since the boot, reported as not supported."""
+        """Return the device ids of the GPUs that the driver has reported as not supported since the boot."""
         return node_state.parse_refused_gpus(self.kernel_log)
 
     @property
@@ -410,22 +411,22 @@ class Evidence(EvidenceFolder):
     def unit_states(self) -> Mapping[str, str]:
         """Return the active state of every unit that systemd has loaded.
 
-        systemd's list of units also contains names of units that do not exist; these names are left out.
+        Names in systemd's list that belong to no existing unit are left out.
         """
         rows = node_state.parse_units(self._full_answer_of("units"))
         return {row[0]: row[2] for row in rows if row[1:3] != ["not-found", "inactive"]}
 
     @property
     def shown_units(self) -> Mapping[str, ShownUnit]:
-        """Return each unit that `unit_commands` gathered, under all its names."""
+        """Return the units that the commands of `unit_commands` gathered; each name of a unit is a key."""
         is_gathered = self._has_output_of(SHOWN_UNITS)
         return parse_shown_units(self.answer_of(SHOWN_UNITS)) if is_gathered else {}
 
     def shown_unit(self, name: str) -> ShownUnit:
         """Return a unit as `systemctl show` described it.
 
-        Raises HarnessError if `unit_commands` did not gather the unit, and BadInputError if the name lacks
-        the unit's type.
+        Raises HarnessError if the commands of `unit_commands` did not gather the unit, and
+        BadInputError if `name` lacks the unit's type, such as `.service`.
         """
         check_unit_name(name, source="shown_unit")
         units = self.shown_units
@@ -439,7 +440,7 @@ class Evidence(EvidenceFolder):
 
     @property
     def unit_jobs(self) -> Mapping[str, str]:
-        """Return the kind of each unit's job in systemd's queue, by unit.
+        """Return the kind of each job in systemd's queue, by the job's unit.
 
         Raises HarnessError if the commands of `unit_commands` were not gathered.
         """
@@ -449,8 +450,8 @@ class Evidence(EvidenceFolder):
     def paths(self) -> GatheredPaths:
         """Return every path that was requested and found.
 
-        Raises HarnessError if no paths were gathered. Looking up a path also raises HarnessError if
-        the path may exist but could not be seen.
+        Raises HarnessError if no paths were gathered. Looking up a path in the result raises
+        HarnessError if the path may exist but could not be seen.
         """
         if not self._has_paths:
             raise HarnessError(
@@ -505,7 +506,8 @@ class Evidence(EvidenceFolder):
     def _refuse_stale_list(self, kernel: str) -> None:
         """Raise HarnessError if modinfo did not find a module whose file exists.
 
-        modinfo and modprobe do not look at the folders, only at the list that depmod made.
+        modinfo and modprobe look for modules only in the list that depmod made, not in the folders
+        of modules.
         """
         folder = f"/lib/modules/{kernel}/updates/dkms"
         files = self.paths.seen(*(f"{folder}/{name}.ko*" for name in ("nvidia", DEBIAN_MODULE)))

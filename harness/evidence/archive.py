@@ -52,7 +52,7 @@ def archive_of(folder: Path) -> Path | None:
 
 
 def write_archive(folder: Path) -> Path:
-    """Pack a test's evidence into an archive beside its folder; only the owner can read the archive.
+    """Pack a test's evidence folder into an archive beside it that only the owner can read.
 
     Raises HarnessError if the archive can't be written.
     """
@@ -96,12 +96,13 @@ def write_archive(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(bundle: Path, runs: Path, *, has_machine: bool = False) -> Iterator[Path]:
-    """Yield the folder of a test's evidence: `bundle` itself unless `bundle` is an archive.
+    """Yield the folder of a test's evidence: `bundle`, or a new folder with the unpacked `bundle`.
 
-    An archive is unpacked into a folder below `runs`. The unpacked folder is removed at the end.
-    Folders that killed processes left below `runs` are removed too. Saved machines are unpacked
-    only if `has_machine` is true. Raises BadInputError if `bundle` is neither a folder nor an
-    archive of evidence, and LimitError if the archive is too large.
+    An archive is unpacked into a new folder below `runs`; the end of the context removes this
+    folder. Before an archive is unpacked, the folders that killed processes left below `runs` are
+    removed. The memory and disk of a saved machine are unpacked only if `has_machine` is true.
+    Raises BadInputError if `bundle` is neither a folder nor an archive of evidence, and LimitError
+    if the archive is too large.
     """
     if bundle.is_dir():
         yield bundle
@@ -151,7 +152,7 @@ def _limit_of(bundle: Path) -> int:
 
 @contextlib.contextmanager
 def _unpacking(packer: str, packed: BinaryIO) -> Iterator[BinaryIO]:
-    """Yield the output of an unpacking program; raises OSError at the end if the program failed."""
+    """Yield the output of the program that unpacks `packed`; raises OSError on exit if the program failed."""
     process = spawn([packer, "-dc"], stdin=packed, stdout=PIPE)
     if process.stdout is None:  # pragma: no cover - `spawn` opened a pipe
         raise OSError(errno.EPIPE, "it has no output")
@@ -173,9 +174,10 @@ def unpack(
 ) -> None:
     """Write the files and folders of a tar archive below `folder`, which is new and private.
 
-    The full size of a sparse file is counted, including its holes. Raises LimitError for more
-    bytes, entries or levels than allowed. Raises BadInputError for a damaged archive, and for links
-    and devices, since readers of the folder would open their targets on this host.
+    The holes of a sparse file count towards the size limit. Raises LimitError if the archive has
+    more bytes, entries or levels of folders than allowed. Raises BadInputError for a damaged
+    archive. Raises BadInputError for a link or a device in the archive, because a reader of the
+    folder would open the link's target or the device on this host.
     """
     bounded = _ForwardOnly(stream, source, limit_bytes)
     try:
@@ -239,9 +241,9 @@ def _unpack_member(
 
 
 class _Member(tarfile.TarInfo):
-    """Announces the content of an extended header to the stream, and refuses global headers.
+    """An archive member that refuses global headers, and tells the stream of extended headers.
 
-    tarfile keeps the records of global headers, and copies these records for each file.
+    tarfile would copy the records of all global headers for each file.
     """
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
@@ -254,9 +256,9 @@ class _Member(tarfile.TarInfo):
 
 
 class _ForwardOnly:
-    """Makes a stream look like a file to tarfile; reads only forward, and within limits.
+    """A file object for tarfile that reads a stream only forward, and within limits.
 
-    Headers have a limit because tarfile reads a header of any size into memory.
+    The size of headers is limited because tarfile would read a header of any size into memory.
     """
 
     def __init__(self, stream: BinaryIO, source: str, limit_bytes: int) -> None:
@@ -270,7 +272,7 @@ class _ForwardOnly:
         self._has_records = False
 
     def begin_header(self) -> None:
-        """Expect a header, or the part after the content of a file."""
+        """Expect the next bytes to be a header, or the end of a file's content."""
         self._header_left = _HEADER_BYTES
 
     def begin_records(self) -> None:
@@ -330,7 +332,8 @@ class _ForwardOnly:
 def _require_records(content: bytes) -> None:
     """Raise ReadError unless an extended header consists of consecutive records, followed by zeros.
 
-    Before Python 3.11.10, tarfile accepts records that overlap, and needs much time and memory.
+    Before Python 3.11.10, tarfile accepts overlapping records, and needs much time and memory to
+    read such records.
     """
     at = 0
     while content[at : at + 1].strip(b"\0"):
@@ -347,7 +350,7 @@ def machine_folders(folder: Path) -> list[Path]:
     """Return the folders of machines in a test's evidence; `folder` itself may be a machine's folder.
 
     The folder of a machine is not searched for more machines, because a guest chooses the names of
-    the gathered files. Raises LimitError for too many folders within folders.
+    the gathered files. Raises LimitError if the folders are nested too deeply.
     """
     found = []
     for path, folders, _ in os.walk(folder):
@@ -364,7 +367,7 @@ def _is_part(folder: Path) -> bool:
 
 
 def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadInputError:
-    """Return the error for a `bundle` with several machines; `folder` is the opened bundle."""
+    """Return the error for a `bundle` with evidence of several machines; `folder` is the opened bundle."""
     names = ", ".join(f"'{path.relative_to(folder)}'" for path in found)
     how = (
         "name the folder of one machine"

@@ -111,7 +111,7 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A common cause: the pattern that finds it in a log, its name, and the remedy."""
+    """A common cause of failures: its name, the pattern that finds the cause in a log, and the remedy."""
 
     name: str
     pattern: re.Pattern[str]
@@ -127,7 +127,7 @@ class FoundCause:
     source: str
 
     def sentence(self) -> str:
-        """Return the text for the short summary; the cause's name is first because the text may be truncated."""
+        """Return the text for pytest's short summary; the cause's name comes first: long texts are cut."""
         return f"{self.cause.name}: {self.line}"
 
     @property
@@ -243,9 +243,10 @@ CAUSES = (
 
 
 def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
-    """Return the first common cause in the text of an error, and the first in each evidence folder.
+    """Return the first common cause in an error's text, and the first one in each evidence folder.
 
-    A cause that is found several times is listed once, if possible with a line of the evidence.
+    A cause that is found several times is listed once; a line from the evidence is preferred to a
+    line from the error.
     """
     lines = [
         _LABEL.sub("", line)
@@ -262,14 +263,16 @@ def find_causes(said: str, folders: Iterable[Path]) -> list[FoundCause]:
 
 
 def explain(folder: Path, *, is_named: bool = False) -> list[str]:
-    """Return sentences about other findings in the evidence of a failure, the most useful first.
+    """Return sentences about findings other than a common cause, the most useful first.
 
-    The first findings are the failed step of provisioning, or else the end of the provisioner and
-    the last lines of its log. The next findings are each failed unit with its last line in the
-    journal, and each unit that systemd restarts. If there is no failed step, ended provisioner or
-    failed unit, and no named cause (`is_named`), the next findings are the units that are still
-    starting, and either the guest's first line about an error or the last console line of a guest
-    that does not answer. The last finding is that the host's other work kept the machine waiting.
+    The first sentences are about the failed steps of provisioning or, if no step failed, about the
+    failed end of the provisioner and the last lines of the provisioner's log. After the sentences
+    about provisioning, a sentence names each failed unit with the unit's last line in the journal,
+    and each unit that systemd restarts. If there is no failed step, provisioner or unit, and
+    `is_named` is false because no cause is named, a sentence names each unit that is still
+    starting. Without such failures and causes, one more sentence quotes the guest's first line
+    about an error or else, if the guest does not answer, the last line of the guest's console. If
+    other work of the host delayed the machine, the last sentence says so.
     """
     logs = list(_logs(folder))
     sentences = list(_failed_steps(folder))
@@ -309,7 +312,7 @@ def _failed_steps(folder: Path) -> Iterator[str]:
 
 
 def _end_of_run(folder: Path) -> Iterator[str]:
-    """Yield how the latest run of the provisioner ended, and the last lines of the provisioner's log."""
+    """Yield lines about how the provisioner's latest run failed, and the last lines of the run's log."""
     with contextlib.suppress(HarnessError, OSError):
         evidence = Evidence(folder)
         if not evidence.exit_code:
@@ -402,7 +405,7 @@ def _failed_units(folder: Path, logs: _Logs, *, without: str) -> Iterator[str]:
 
 
 def _restarting_units(folder: Path, logs: _Logs) -> Iterator[str]:
-    """Name the units that failed and wait for a restart; systemd does not list these units as failed."""
+    """Yield a sentence about each failed unit that systemd will restart and does not list as failed."""
     for unit, *columns in _words(folder / "commands/units"):
         if "".join(columns[2:3]).startswith(RESTARTING):
             yield f"unit '{unit}' failed and is started again: {_last_of_unit(unit, logs)}"
@@ -425,7 +428,7 @@ def _last_of_unit(unit: str, logs: _Logs) -> str:
 
 
 def _starting_units(folder: Path) -> Iterator[str]:
-    """Name the units whose start commands still run; leave out units that wait for other units."""
+    """Yield a sentence about each unit whose start command runs; omit units that wait for other units."""
     for unit, *columns in _words(folder / "commands/units"):
         # A line may be truncated, or may be an error message.
         if columns[1:2] == ["activating"] and "".join(columns[2:3]).startswith("start"):
@@ -461,7 +464,7 @@ def _first_cause(logs: _Logs) -> FoundCause | None:
 
 
 def _cause_of_driver(logs: _Logs) -> FoundCause | None:
-    """Return the first GPU error that the table of the driver's messages finds in the logs, or None."""
+    """Return the cause for the first known GPU error of the driver in the logs, or None."""
     for name, lines in logs:
         for message in parse_messages("\n".join(lines)):
             if message.words is not None and message.words.name:
@@ -496,7 +499,7 @@ def _last_of_console(logs: _Logs) -> str | None:
 
 
 def _declared_log(folder: Path) -> Sequence[str]:
-    """Return a list with the pattern of the declared log, or an empty list if no log is declared."""
+    """Return a list with the glob pattern of the declared log, or an empty list if no log is declared."""
     with contextlib.suppress(HarnessError, OSError):
         log = Evidence(folder).provisioner.outcome.log
         return [] if log is None or log.path is None else [f"files{glob.escape(log.path)}"]
@@ -515,5 +518,5 @@ def _logs(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _plain(line: str) -> str:
-    """Return a line without colours, and without the time and host at the beginning of syslog's lines."""
+    """Return a log line without colour codes, and without the time and host at the beginning."""
     return _PREFIX.sub("", _CONTROL.sub("", line)).strip()

@@ -46,11 +46,11 @@ def collect_guest(
     nonce: str | None = None,
     stretch: float = 1.0,
 ) -> Evidence:
-    """Run the script in the guest, and unpack its output into the new `folder`.
+    """Run the collection script in the guest, and unpack its output into the new folder `folder`.
 
     Nothing is written in the guest. A `nonce` is generated if none is given; `stretch` multiplies
-    the time limit of each command. Raises HarnessError if the output is not complete; the reason is
-    then also written to the folder.
+    the time limit of each command. Raises HarnessError if the script's output is not complete; a
+    file in `folder` then states the reason.
     """
     make_private_folder(folder)
     write_request(folder, commands=request.commands, files=request.files, paths=request.paths)
@@ -75,7 +75,7 @@ def collect_guest(
 
 
 def _remove_guest_part(folder: Path) -> None:
-    """Remove the files that were written before the error, because these files may be truncated."""
+    """Remove the guest's files that were unpacked before an error, because these files may be truncated."""
     for name in ("commands", "files"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (UNREADABLE_NAME, "stat.txt"):
@@ -110,7 +110,7 @@ def _gunzip(archive: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _unpack(stream: Iterable[Frame | bytes], folder: Path) -> None:
-    """Write frames as files."""
+    """Write the frames of a stream as files below `folder`."""
     with (
         (folder / UNREADABLE_NAME).open("wb") as unreadable,
         contextlib.closing(_Unpacked(folder, unreadable)) as unpacked,
@@ -123,7 +123,7 @@ def _unpack(stream: Iterable[Frame | bytes], folder: Path) -> None:
 
 
 class _Unpacked:
-    """Writes frames to files, only below `folder`, because a guest chooses the names."""
+    """Writes frames to files; a guest chooses the files' names, so files outside `folder` are refused."""
 
     def __init__(self, folder: Path, unreadable: BinaryIO) -> None:
         self._folder = folder

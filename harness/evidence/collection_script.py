@@ -1,7 +1,8 @@
-"""The script that gathers evidence on a node, and the format of its output.
+"""The script that gathers evidence on a node, and the format of the script's output.
 
-The script writes nothing on the node, not even a temporary file. So the script may run on any existing
-node, also on a node whose disk is full or read-only. The output is a compressed stream of frames
+The script writes nothing on the node, not even a temporary file. So the script can run on any
+existing node, even on a node whose disk is full or read-only. The script's output is a compressed
+stream of frames
 
     LF nonce blank KIND blank NAME NUL content …
 
@@ -51,9 +52,9 @@ class Frame:
 def render_script(request: EvidenceRequest, nonce: str, *, stretch: float = 1.0) -> str:
     """Render the shell script that gathers the requested evidence and prints it compressed, as base64.
 
-    The script needs only TOOLS, so that it works on a node on which provisioning failed. `stretch`
-    multiplies the time limit of each command, because the node's clock continues while the host
-    runs other work.
+    The script needs only the programs in TOOLS, so the script works even on a node on which
+    provisioning failed. `stretch` multiplies the time limit of each command, because the node's
+    clock continues while the host runs other work.
     """
     limit_s = math.ceil(COMMAND_S * stretch)
     lines = [
@@ -95,9 +96,9 @@ def render_script(request: EvidenceRequest, nonce: str, *, stretch: float = 1.0)
 
 
 def parse_stream(pieces: Iterable[bytes], nonce: str) -> Iterator[Frame | bytes]:
-    """Parse the unpacked output of the script, which comes in pieces of any size.
+    """Parse the script's unpacked output, which is the concatenation of `pieces`.
 
-    Yield each frame, and then its content in pieces. Raises StreamError if the stream is
+    Yield each frame, and then the frame's content in pieces. Raises StreamError if the stream is
     incomplete.
     """
     mark = f"\n{nonce} ".encode()
@@ -153,10 +154,11 @@ def _header(buffer: bytearray, mark: bytes) -> Frame | None:
 
 
 def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that must be accessible to find the files, with a shell test for the folder.
+    """Yield each folder that must be accessible to find `patterns`, and a shell test of the folder.
 
-    In a folder that the user may not access, an existing file seems to be absent. A folder below a
-    wildcard is yielded as a pattern. The test checks whether the folder in `$f` is accessible.
+    In a folder that the user cannot access, an existing file seems to be absent. A folder below a
+    wildcard is yielded as a pattern. The shell test checks whether the folder in `$f` is
+    accessible.
     """
     is_listed: dict[str, bool] = {}
     for pattern in patterns:
@@ -169,7 +171,7 @@ def _openings(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _pattern(pattern: str) -> str:
-    """Quote a path pattern except its wildcards."""
+    """Quote a path pattern for the shell, except the wildcards in the pattern."""
     return "".join(
         part if part in {"*", "?"} else shlex.quote(part)
         for part in re.split(r"([*?])", pattern)

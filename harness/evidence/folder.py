@@ -63,7 +63,7 @@ class EvidenceFolder:
         return None
 
     def _text(self, kept: Path) -> str:
-        """Return the text of a file; raises HarnessError if the file is too long or not regular."""
+        """Return a file's text; raises HarnessError if the file is too long, or is not a regular file."""
         return evidence_text(kept, below=self.folder)
 
     def refuse_cut(self, path: str) -> None:
@@ -80,8 +80,8 @@ class EvidenceFolder:
     def files(self, folder: str) -> Mapping[str, str]:
         """Return the texts of the gathered files that are directly in a folder of the guest, by file name.
 
-        Raises HarnessError if the user on the node had no permission to read the folder or a file
-        in it, or if no file in it was requested.
+        Raises HarnessError if the user on the node had no permission to read the folder or one of
+        its files, or if no file in the folder was requested.
         """
         pattern = f"{folder.rstrip('/')}/*"
         refuse_closed(self.folder, pattern)
@@ -94,8 +94,8 @@ class EvidenceFolder:
     def matching(self, pattern: str) -> Mapping[str, str]:
         """Return the texts of the gathered files whose paths match `pattern` (`*`, `?`), by path.
 
-        Raises HarnessError if the user on the node had no permission to read such a file or a folder
-        above it, or if no such file was requested.
+        Raises HarnessError if the user on the node had no permission to read a matching file or one
+        of its parent folders, or if no matching file was requested.
         """
         refuse_closed(self.folder, pattern)
         root = self.folder / "files"
@@ -173,7 +173,7 @@ class EvidenceFolder:
         return output
 
     def _kernel_file(self, path: str) -> str:
-        """Return a file that every running kernel has; raises HarnessError if the file is missing or truncated."""
+        """Return the text of a file in `/proc`; raises HarnessError if the file is missing or truncated."""
         self.refuse_cut(path)
         text = self.file(path)
         if text is None:

@@ -26,7 +26,7 @@ NOT_COLLECTED = "not-collected.txt"
 
 
 def refuse_gaps(folder: Path, kind: Kind, *patterns: str) -> None:
-    """Raise HarnessError if anything that matches one of the patterns may exist but was not found."""
+    """Raise HarnessError if the evidence may lack an existing path that matches one of the patterns."""
     refuse_closed(folder, *patterns)
     for pattern in unrequested(folder, kind, patterns):
         raise HarnessError(
@@ -37,7 +37,7 @@ def refuse_gaps(folder: Path, kind: Kind, *patterns: str) -> None:
 
 
 def refuse_closed(folder: Path, *patterns: str) -> None:
-    """Raise HarnessError if something that matches one of the patterns may exist and could not be read."""
+    """Raise HarnessError if a path that matches one of the patterns may exist but could not be read."""
     for pattern, closed in itertools.product(patterns, _closed(folder)):
         if _hides(closed, str(PurePosixPath(pattern)).split("/")):
             raise HarnessError(
@@ -48,13 +48,13 @@ def refuse_closed(folder: Path, *patterns: str) -> None:
 
 
 def refuse_any_closed(folder: Path) -> None:
-    """Raise HarnessError if anything could not be read."""
+    """Raise HarnessError if any path on the node could not be read."""
     for closed in _closed(folder):
         refuse_closed(folder, f"{closed}/*")
 
 
 def _closed(folder: Path) -> Sequence[str]:
-    """Return the paths that could not be read; raises HarnessError if gathering did not end."""
+    """Return the node's paths that could not be read; raises HarnessError if gathering did not finish."""
     kept = folder / UNREADABLE_NAME
     reason = folder / NOT_COLLECTED
     if not reason.is_file():

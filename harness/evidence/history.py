@@ -1,8 +1,8 @@
 """The history of a node: its journal, its packages, and the timestamps of its units.
 
-The history is gathered only from a machine whose test failed, since gathering the history takes
-longer than gathering the evidence for tests. The history has its own folder in the evidence.
-Gathering writes nothing on the node.
+The history is gathered only from a machine whose test failed, because gathering the history takes
+longer than gathering the evidence that tests check. The history has its own folder in the evidence.
+Gathering the history writes nothing on the node.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class UnitTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """An entry of the journal; `boot` is the id of the entry's boot; times are in seconds.
+    """A journal entry with times in seconds; `boot` is the id of the boot that logged the entry.
 
-    `fields` has only the fields that this package uses.
+    `fields` has only the journal fields in _READ_FIELDS.
     """
 
     boot: str
@@ -85,7 +85,7 @@ class JournalEntry:
 
 
 def history_request() -> EvidenceRequest:
-    """Return the additional commands and files that are gathered after a failed test."""
+    """Return the request for the commands and files that are gathered only after a failed test."""
     return EvidenceRequest(
         commands={
             # Without --all, systemctl leaves out oneshot units that have ended.
@@ -136,7 +136,7 @@ def _unit(block: str) -> UnitTimes:
 
 
 def parse_manager_times(text: str) -> float:
-    """Return when systemd started, in seconds of the monotonic clock; raises HarnessError for other text."""
+    """Return systemd's start time on the monotonic clock in s; raises HarnessError for an unknown format."""
     found = re.fullmatch(rf"{_USERSPACE}=(\d{{1,20}})", text.strip())
     if found is None:
         raise HarnessError(f"`systemctl show` printed no start time of systemd: {text[:200]!r}.")
@@ -144,7 +144,7 @@ def parse_manager_times(text: str) -> float:
 
 
 def parse_uptime(text: str) -> float:
-    """Return the seconds since the boot, from `/proc/uptime`; raises HarnessError for other text."""
+    """Return the seconds since the boot, from `/proc/uptime`; raises HarnessError for an unknown format."""
     found = re.match(r"\d{1,15}(\.\d+)?\s", text)
     if found is None:
         raise HarnessError(f"'{UPTIME}' has an unknown format: {text[:80]!r}.")
@@ -152,9 +152,10 @@ def parse_uptime(text: str) -> float:
 
 
 def parse_journal(content: bytes) -> list[JournalEntry]:
-    """Parse the journal's export format, oldest entry first; truncated entries are skipped.
+    """Return the entries of a journal in export format, oldest first; skip truncated entries.
 
-    The format is https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format.
+    The page https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format describes the export
+    format.
     """
     # Gathering has the same limit, but evidence from another host may have millions of entries.
     found = itertools.islice(_entries(content), JOURNAL_ENTRIES)
@@ -208,6 +209,6 @@ def _keep(fields: dict[str, str], name: bytes, value: bytes) -> None:
 
 
 def parse_packages(text: str) -> dict[str, str]:
-    """Return the versions of the packages by name, from `dpkg-query`."""
+    """Return the version of each package by the package's name, from the output of `dpkg-query`."""
     pairs = (line.split("\t") for line in text.splitlines())
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1]}

@@ -131,13 +131,13 @@ class PciFunction:
 
     @property
     def address(self) -> str:
-        """Return the slot with its segment, which `lspci` leaves out if all segments are 0."""
+        """Return the slot with its PCI segment; `lspci` omits the segment if all segments are 0."""
         return self.slot if self.slot.count(":") > 1 else f"0000:{self.slot}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathStat:
-    """A path as `find` prints it; `kind` is the letter of `%y`, `mode` is octal."""
+    """A path that `find` printed; `kind` is the letter of `%y`, and `mode` is the number of `%m`."""
 
     path: str
     kind: str
@@ -153,7 +153,7 @@ class PathStat:
 def parse_modules(text: str) -> dict[str, LoadedModule]:
     """Parse `/proc/modules`.
 
-    Raises HarnessError if a line has another form.
+    Raises HarnessError if a line has an unknown form.
     """
     modules: dict[str, LoadedModule] = {}
     for line in text.splitlines():
@@ -173,8 +173,8 @@ def parse_modules(text: str) -> dict[str, LoadedModule]:
 def parse_dkms_status(text: str) -> list[DkmsBuild]:
     """Parse `dkms status` in both of its forms, `name/version, …` and `name, version, …`.
 
-    Raises HarnessError in three cases: DKMS reports an error, so modules may be missing; a line
-    about an `nvidia` module has an unknown form; or every line has an unknown form.
+    Raises HarnessError if DKMS reports an error, because the output may then lack modules. Raises
+    HarnessError if a line about an `nvidia` module, or every line, has an unknown form.
     """
     builds: list[DkmsBuild] = []
     others: list[str] = []
@@ -221,8 +221,8 @@ def parse_units(text: str) -> list[list[str]]:
 def parse_failing_units(text: str) -> list[str]:
     """Return the units in `systemctl list-units` that fail again and again, or that can't start.
 
-    systemd lists neither kind of unit as failed. Raises HarnessError in the same cases as
-    `parse_units`.
+    systemd gives the state `failed` neither to restarting units nor to units that can't start.
+    Raises HarnessError in the same cases as `parse_units`.
     """
     return [
         name
@@ -232,7 +232,7 @@ def parse_failing_units(text: str) -> list[str]:
 
 
 def unit_rows(text: str) -> list[list[str]]:
-    """Return the words of each line, like `parse_units`, but without a check of the units' names."""
+    """Return the words of each line of a list of units; unlike `parse_units`, do not check unit names."""
     # Split only at "\n": a description may have the other characters at which str.splitlines splits.
     rows = (line.split() for line in text.split("\n"))
     return [row[1:] if row[0] in _UNIT_MARKS and row[1:] else row for row in rows if row]
@@ -271,7 +271,7 @@ def parse_lspci(text: str) -> list[PciFunction]:
 def parse_pci_event(text: str, name: str) -> PciFunction:
     """Parse the `uevent` file of a PCI function, for a node without `lspci`.
 
-    Raises HarnessError if the text has another form; the message names the file.
+    Raises HarnessError if the `uevent` file has an unknown form; the message names the file.
     """
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     try:
@@ -291,11 +291,11 @@ def parse_pci_event(text: str, name: str) -> PciFunction:
 
 
 def parse_answering(text: str) -> dict[str, bool]:
-    """Parse the output of PCI_CONFIG_SCRIPT; return, by slot, whether each PCI function answers.
+    """Return by slot whether each PCI function answers, from the output of PCI_CONFIG_SCRIPT.
 
-    A function whose configuration space could not be read is left out. Other files of the kernel do
-    not show whether a function answers, since their content is from the time when the kernel found
-    the function.
+    A PCI function whose configuration space could not be read is left out. Only the configuration
+    space shows whether a PCI function answers; the other files in sysfs show what the kernel read
+    when it found the function.
     """
     return {found["slot"]: found["ids"] != _NO_IDS for found in _PCI_CONFIG.finditer(text)}
 
@@ -312,11 +312,12 @@ def parse_driver_version(text: str) -> str:
 
 
 def parse_cdi_devices(text: str) -> list[str] | None:
-    """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0', or None if the text is not a spec.
+    """Return the devices of a CDI spec, such as 'nvidia.com/gpu=0', or None if the spec is invalid.
 
     No error is raised for an invalid file: container runtimes ignore such a file, so the file is a
-    fault of the node. A file is invalid too if a device in it changes nothing in a container
-    (moby/moby#47633), or if the file uses a feature that is newer than its `cdiVersion`.
+    fault of the node. A well-formed spec file is nevertheless invalid if one of its devices changes
+    nothing in a container (moby/moby#47633), or if the file uses a feature that is newer than the
+    file's `cdiVersion`.
     """
     try:
         spec = parse_yaml(text)
@@ -341,10 +342,11 @@ def parse_cdi_devices(text: str) -> list[str] | None:
 
 
 def _required_cdi_version(spec: Any, devices: Any) -> tuple[int, int, int]:
-    """Return the oldest version of CDI that has all features of a spec.
+    """Return the oldest version of CDI that has all features that a spec uses.
 
-    The library of container runtimes refuses a spec of an older version, since its release 0.5.4
-    (cncf-tags/container-device-interface, specs-go/version.go).
+    Since release 0.5.4, the CDI library of container runtimes refuses a spec that uses a feature
+    newer than the spec's declared version (cncf-tags/container-device-interface,
+    specs-go/version.go).
     """
     edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in devices)]
     rdt = [edit["intelRdt"] for edit in edits if edit.get("intelRdt") is not None]
@@ -368,7 +370,7 @@ def _required_cdi_version(spec: Any, devices: Any) -> tuple[int, int, int]:
 
 
 def _items_of(edits: Iterable[Any], key: str) -> Iterator[Any]:
-    """Yield the items of the lists at `key`; a list that many edits share through aliases counts once."""
+    """Yield the items of the lists at `key` in `edits`, but only once for a list shared by YAML aliases."""
     lists = {id(items): items for edit in edits if (items := edit.get(key))}
     for items in lists.values():
         yield from items
@@ -380,7 +382,7 @@ def parse_cdi_kinds(text: str) -> set[str]:
 
 
 def parse_cdi_device_nodes(text: str) -> set[str]:
-    """Return the device nodes of all devices in a CDI spec; an empty set if the text is not a spec."""
+    """Return the device nodes of all devices in a CDI spec, or an empty set if the text is not a spec."""
     try:
         spec = parse_yaml(text)
         edits = [
@@ -433,7 +435,8 @@ def parse_refused_gpus(log: str) -> list[str]:
 def parse_stat(text: str) -> dict[str, PathStat]:
     """Parse lines that `find` printed in STAT_FORMAT.
 
-    Raises HarnessError if a line has another form, for example after a path with a line break.
+    Raises HarnessError if a line does not have this format, for example because a path contains a
+    line break.
     """
     states: dict[str, PathStat] = {}
     # Split only at "\n": a path may have the other characters at which str.splitlines splits.
@@ -454,7 +457,7 @@ def parse_stat(text: str) -> dict[str, PathStat]:
 def parse_boot_time(text: str) -> float:
     """Parse the `btime` line of `/proc/stat`.
 
-    Raises HarnessError if there is no such line.
+    Raises HarnessError if the text has no `btime` line.
     """
     found = re.search(r"^btime (\d{1,15})$", text, re.MULTILINE)
     if found is None:

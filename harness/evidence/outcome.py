@@ -51,7 +51,7 @@ class ReportedDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class ProvisioningOutcome:
-    """The outcome file of a provisioner, read on the host; undeclared parts are None."""
+    """The content of a provisioner's outcome file; parts that are not declared are None or empty."""
 
     exit_code: int | None = None
     exit_name: str | None = None
@@ -110,7 +110,7 @@ def _steps(document: object, declared: StepList) -> Iterator[ReportedStep]:
 
 
 def parse_stamp(text: str) -> float | None:
-    """Return an ISO time in seconds since the epoch, or None if the text has another form.
+    """Return an ISO 8601 time as seconds since the epoch, or None if the text is not such a time.
 
     A time without a zone is in UTC.
     """
@@ -136,7 +136,7 @@ def _at(document: object, pointer: str) -> object:
 
 
 def _text(document: object, pointer: str | None) -> str | None:
-    """Return the text at a JSON pointer; None if there is no value, or no pointer is declared."""
+    """Return the text at a JSON pointer, or None if there is no value at the pointer or `pointer` is None."""
     if pointer is None:
         return None
     try:
@@ -154,7 +154,8 @@ def _shown(value: object) -> str:
 def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
     """Return the names of the events in the event file `name`, in the order of the file.
 
-    Raises HarnessError if the text has another form; the message names the file.
+    Raises HarnessError if the event file does not have the declared form; the message names the
+    file.
     """
     try:
         return [_shown(_at(parse_json(line), declared.name)) for line in _events(text, declared)]
@@ -175,7 +176,8 @@ def parse_timed_events(
 ) -> list[tuple[str, float, float]]:
     """Return the name of each event in an event file, with start and end in seconds since the epoch.
 
-    The list is empty if the times are not declared. Raises HarnessError as `parse_events` does.
+    The list is empty if the provisioner does not declare the times of its events. Raises
+    HarnessError in the same cases as `parse_events`.
     """
     found: list[tuple[str, float, float]] = []
     if declared.started is None or declared.ended is None:
@@ -196,9 +198,10 @@ def parse_timed_events(
 
 
 def _moment(text: str | None) -> float | None:
-    """Return a time in seconds since the epoch, from a number or from ISO 8601.
+    """Convert a number or an ISO 8601 time to seconds since the epoch.
 
-    A time without a zone is in UTC. Raises ValueError if the text has another form.
+    A time without a zone is in UTC. Raises ValueError if the text is neither a number nor an ISO
+    8601 time.
     """
     if text is None:
         return None
@@ -212,7 +215,7 @@ def _moment(text: str | None) -> float | None:
 
 
 def _finite(text: str) -> float:
-    """Return a number of seconds; raises ValueError for another text, and for `nan` and `inf`."""
+    """Return a text as a number of seconds; raises ValueError for `nan`, `inf` and text that is no number."""
     number = float(text)
     # No real time or duration reaches the limit, and a report can convert all smaller times to
     # milliseconds.
@@ -254,7 +257,7 @@ def parse_log_steps(text: str, pattern: str) -> list[ReportedStep]:
 
 
 def _matches(text: str, pattern: str, main: str) -> Iterator[dict[str, str]]:
-    """Yield the regular expression's groups for each line that matches, the last line first."""
+    """Yield the groups of the regular expression `pattern` for each matching line, the last line first."""
     expression = re.compile(pattern)
     for line in reversed(re.split(r"[\r\n]+", text)):
         found = expression.search(line, 0, _LONGEST_LINE)

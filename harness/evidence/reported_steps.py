@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def inner_steps(evidence: Evidence) -> tuple[InnerStep, ...]:
-    """Return a run's steps and events with times of the guest's clock; the times determine the nesting.
+    """Return a run's steps and events, nested by their times; the times are of the guest's clock.
 
-    Steps without declared times are left out. Unreadable steps are left out too, so that the report
-    does not fail.
+    Steps and events without declared times are left out. Steps and events that can't be read are
+    left out, so that the report does not fail.
     """
     found: list[InnerStep] = []
     with contextlib.suppress(HarnessError):

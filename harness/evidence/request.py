@@ -1,4 +1,4 @@
-"""Lists the evidence that is gathered on a node, with all commands that gathering may run.
+"""Lists the evidence that is gathered on a node, and all commands that gather evidence.
 
 All commands of `node_request` only read, and `collection_script` writes nothing on the node.
 """
@@ -112,9 +112,10 @@ class EvidenceRequest:
     paths: Sequence[str]
 
     def extended(self, additional: AdditionalEvidence) -> EvidenceRequest:
-        """Return this request with more commands, and with more files and their paths.
+        """Return this request with the commands and files of `additional`.
 
-        Raises BadInputError if a command has the name of a command that is gathered on every node.
+        The files of `additional` are added to both `files` and `paths`. Raises BadInputError if a
+        command of `additional` has the name of a command in this request.
         """
         taken = [name for name in additional.commands if name in self.commands]
         if taken:
@@ -137,8 +138,8 @@ def node_request(
     """Return the evidence to gather on every GPU node; modinfo is run for each of `kernels`.
 
     The declaration of the `provisioner` adds files and commands; the default is the provisioner of
-    the harness. Gathering must change nothing, so it runs neither `nvidia-smi`, which loads the
-    module, nor `dkms status`, which writes a temporary file (DKMS 3.0.10).
+    the harness. Gathering must not change the node, so the request has neither `nvidia-smi`, which
+    loads the driver's module, nor `dkms status`, which writes a temporary file (DKMS 3.0.10).
     """
     request = EvidenceRequest(
         commands={
@@ -248,6 +249,6 @@ def result_request(provisioner: Provisioner) -> EvidenceRequest:
 def guest_request(
     kernels: Sequence[str], provisioner: Provisioner | None = None
 ) -> EvidenceRequest:
-    """Return the request for a machine of the harness, on which more commands may run."""
+    """Return the request for a machine of the harness: `node_request`, and `dkms status`."""
     request = node_request(kernels, provisioner)
     return replace(request, commands={**request.commands, _DKMS_STATUS: ["dkms", "status"]})

@@ -1,4 +1,4 @@
-"""The record of the files, paths and commands that were requested from a node, `requested.json`.
+"""The record `requested.json` of the files, paths and commands that were requested from a node.
 
 Without this record, a file that was not requested would look like a file that does not exist.
 """
@@ -43,11 +43,11 @@ def write_request(
 
 
 def unrequested(folder: Path, kind: Kind, wanted: Sequence[str]) -> list[str]:
-    """Return the patterns (`*`, `?`) that may match something in the guest that was not requested.
+    """Return the patterns (`*`, `?`) in `wanted` that may match paths that were not requested.
 
     `kind` selects the texts of files, or the paths and their attributes. Evidence from earlier
-    versions has no such record, and is treated as complete. Raises HarnessError if the record has
-    another form.
+    versions of the harness has no `requested.json`, and is treated as complete. Raises HarnessError
+    if `requested.json` has an unknown form.
     """
     file = folder / REQUESTED_NAME
     if not file.is_file():

@@ -31,7 +31,7 @@ class Bundle:
     """The evidence of one failed test: a folder, and an archive beside the folder.
 
     `made_s` is the modification time of the bundle's files; a person or a copy can set this time.
-    `changed_s` is the time at which the files came into this file system.
+    `changed_s` is the time at which the bundle's files came into this file system.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Bundle:
     changed_s: float = -math.inf
 
     def remove(self) -> None:
-        """Remove the folder and the archive; another process may remove them at the same time."""
+        """Remove the bundle's folder and archive, even if another process removes them at the same time."""
         for part in self.parts:
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
@@ -53,8 +53,8 @@ def bundles_in(evidence: Path) -> list[Bundle]:
     """Return the bundles of failed tests in a folder of evidence, the latest first.
 
     Callers may remove the bundles, and other files in the folder may belong to a person. So a
-    folder is returned only if the harness wrote its `versions.json`, and an archive is returned
-    only if such a folder is beside it.
+    folder is returned only if it contains a `versions.json` that the harness wrote, and an archive
+    is returned only together with the folder beside the archive.
     """
     if not evidence.is_dir():
         return []
@@ -110,9 +110,9 @@ def beyond_limits(
     """Return the bundles that are too old or beyond the size limit; `bundles` begins with the latest.
 
     The size limit never removes the first bundle, nor the first bundle whose time is not in the
-    future. If these two bundles differ, the clock was wrong for one of them. Bundles that were made
-    since this run started are never removed. Raises BadInputError for a limit that is not a number
-    of 0 or more, since such a limit would remove everything or nothing.
+    future; these two bundles differ if the clock was wrong for one of them. Bundles that were made
+    since this test run started are never removed. Raises BadInputError for a limit that is negative
+    or not a number, because such a limit would remove everything or nothing.
     """
     for name, limit in (("mib", limit_mib), ("days", limit_days)):
         if not limit >= 0:
@@ -139,7 +139,7 @@ def beyond_limits(
 
 
 def made_after(bundles: Sequence[Bundle], now_s: float) -> float:
-    """Return the time for the files of a new bundle: now, or just after the latest of `bundles`.
+    """Return the time for a new bundle's files: now, but at least 1 s after each of `bundles`.
 
     So the new bundle is the latest, even if the clock is behind.
     """

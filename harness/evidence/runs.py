@@ -1,11 +1,13 @@
-"""Pure functions for the numbered runs of a node's provisioner, which `run-provisioner.sh` stores.
+"""Reads the records of a provisioner's numbered runs; `run-provisioner.sh` writes these records.
 
-The folder of a run has `command`, `boot-id`, `exit-code` once the run has ended, and
-`failed-command` if `set -e` ended a bash script. The folder also records files from before the run:
-`outcome-before` with its `outcome-stamp-before`, `events-before` (paths) and `log-bytes-before`. So
-the state of the files after a run is the state before the next run or, for the latest run, the
-present state. The stamp of the outcome file is recorded after the run too (`outcome-stamp-after`),
-since two runs may write the same text.
+The folder of a run contains the files `command` and `boot-id`. The folder of a run also contains
+`exit-code` if the run has ended, and `failed-command` if `set -e` ended a bash script. The folder
+of a run records the state before the run: the outcome file (`outcome-before`) and its stamp
+(`outcome-stamp-before`), the paths of the event files (`events-before`), and the size of the log
+(`log-bytes-before`). So the state of the provisioner's files after a run is the state before the
+next run or, for the latest run, the present state. The stamp of the outcome file is recorded again
+after the run (`outcome-stamp-after`), because two runs may write an outcome file with the same
+text.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _BEGINNING = re.compile(r"^-- run (\d{1,9}) of the provisioner: .*\n?", re.MULTI
 
 
 class Runs:
-    """The runs in the folder `files` of one evidence folder; numbers begin with 1."""
+    """The provisioner's runs in the folder `files` of one evidence folder; the first run has number 1."""
 
     def __init__(self, files: Path) -> None:
         self._folder = files / RUNS_FOLDER.lstrip("/")
@@ -42,7 +44,7 @@ class Runs:
         )
 
     def chosen(self, number: int | None) -> int | None:
-        """Return `number`, by default the number of the latest run, or None if there are no runs.
+        """Return `number`; if None, return the latest run's number, or None if there are no runs.
 
         Raises HarnessError if there is no run with this number.
         """
@@ -66,17 +68,18 @@ class Runs:
         return evidence_text(kept, below=self._folder) if kept.is_file() else None
 
     def output(self, number: int, text: str) -> str:
-        """Return the part of the output of all runs that one run printed.
+        """Return the part of `text` that run `number` printed; `text` is the output of all runs.
 
-        In a baked image, the output begins with the runs of the bake. These runs have the same
-        numbers as later runs, so the last run with this number is used.
+        On a node from a baked image, the output begins with the runs that baked the image. The runs
+        of the bake have the same numbers as later runs, so the output of the last run with the
+        number is returned.
         """
         parts = _BEGINNING.split(text)
         printed = {int(run): lines for run, lines in zip(parts[1::2], parts[2::2], strict=True)}
         return printed.get(number, "")
 
     def outcome(self, number: int, present: str | None) -> str | None:
-        """Return the outcome file that a run wrote, or None; `present` is the present content."""
+        """Return the outcome file that a run wrote, or None; `present` is the latest content of the file."""
         left = present if self.is_latest(number) else self.stored(number + 1, "outcome-before")
         before = self.stored(number, "outcome-stamp-before")
         after = self.stored(number, "outcome-stamp-after")
@@ -90,7 +93,7 @@ class Runs:
     def log(self, number: int, content: bytes) -> bytes:
         """Return the part of the declared log that a run wrote.
 
-        Raises HarnessError if the log is shorter than before a later run.
+        Raises HarnessError if the log is shorter now than it was before a later run.
         """
         begin = self._log_bytes_before(number)
         if self.is_latest(number):

@@ -46,8 +46,9 @@ class FileIdentity(NamedTuple):
 class PathState(NamedTuple):
     """The state of one path.
 
-    `kind` is the letter of `ls -l`, with `f` for a file. `sha256` is None if the content was not
-    read; then `identity` shows whether the content has changed.
+    `kind` is the letter for the type of file that `ls -l` prints, but `f` for a regular file.
+    `sha256` is None if the content was not read; then `identity` shows whether the content has
+    changed.
     """
 
     kind: str
@@ -66,7 +67,7 @@ class PathState(NamedTuple):
     sha256: str | None = None
 
     def to_item(self) -> dict[str, str]:
-        """Return all compared attributes by name, with the digest only if the content was read."""
+        """Return the attributes to compare, by name; the digest is included only if the content was read."""
         size = str(self.size) if self.kind == "f" else None
         found = {
             "kind": self.kind,
@@ -84,7 +85,7 @@ class PathState(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A part of the state that could not be read, and the reason; `name` is `*` for a whole kind."""
+    """A part of the state that could not be read, and the reason; a `name` `*` means the whole kind."""
 
     kind: StateKind
     name: str

@@ -1,12 +1,12 @@
 """Reads the state of a whole node through its guest agent.
 
 For an ext4 file system, the host reads the blocks that describe the files. Reading the blocks is
-about ten times as fast as a stat of each file, and needs no permissions. The contents of only some
-files are read (`_to_digest`); for other files, the identity shows whether they have changed. The
-use of the identity relies on these facts:
+about ten times as fast as a stat of each file, and needs no permissions. The host reads only the
+contents of the files that `_to_digest` returns; for each other file, the file's `FileIdentity`
+shows whether the content has changed. The use of `FileIdentity` relies on these facts:
 
 * ext4 sets a file's ctime at each change of its content or attributes, and no program can set a ctime.
-* Before the blocks are read, all cached data is written to the disk. Without this step, ext4 would
+* Before the blocks are read, all cached data is written to the disk. Without a sync, ext4 would
   not set the ctime at a later write through a memory map.
 * Two changes within one tick of the clock leave the same ctime. So the ctime does not show every
   change in the last second before the state was taken.
@@ -205,7 +205,7 @@ def _run(agent: Agent, found: _Found, *argv: str) -> CommandResult:
 
 
 def _read_paths(agent: Agent, found: _Found, mounts: Sequence[Mount], boot_id: str) -> float:
-    """Read all file systems; return the time at which the newest file system was made."""
+    """Read the paths of all file systems; return the time at which the newest ext4 file system was made."""
     made_at_s = 0.0
     targets = {mount.target for mount in mounts}
     small = list(RUN_PARTS)
@@ -320,7 +320,7 @@ def _nanoseconds(text: str) -> int:
 
 
 def _note_errors(found: _Found, result: CommandResult, prefix: str) -> None:
-    """Record each path that find or stat could not read as unknown; an absent path is not recorded."""
+    """Record as unknown each path that `find` or `stat` could not read, except absent paths."""
     for line in result.stderr.splitlines():
         if _MAY_BE_ABSENT not in line:
             path, _, reason = line.removeprefix(prefix).rpartition(": ")
@@ -337,8 +337,9 @@ def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) 
     """Return the files to read: files that were written since the image was made, newest first.
 
     `run_ns` is the period from the node's start until now, by the node's clock. Files that were
-    written in this period are read too, since this clock may be behind the time at which the image
-    was made. Other files are read if tools are likely to write them again with the same content.
+    written in `run_ns` are included, because the node's clock may be behind the time at which the
+    image was made. Before all other files, the result has the files that tools often write again
+    with the same content.
     """
     since_ns = int((made_at_s + _BUILD_S) * 1_000_000_000)
     first: list[tuple[int, str]] = []
@@ -365,7 +366,10 @@ def _to_digest(paths: Mapping[str, PathState], made_at_s: float, run_ns: range) 
 
 
 def _read_digests(agent: Agent, found: _Found, paths: Sequence[str]) -> None:
-    """Read digests; a file that can't be read gets no digest, and is compared by its identity."""
+    """Read the digests of files; a file that can't be read gets no digest.
+
+    A file without a digest is compared by its `FileIdentity`.
+    """
     output = bytearray()
     agent.stream(
         ["xargs", "-0", "-r", "sha256sum", "-z", "--"],

@@ -52,7 +52,7 @@ class AllowedChanges:
                 )
 
     def __or__(self, other: AllowedChanges) -> AllowedChanges:
-        """Return the union of both lists of patterns, for each kind."""
+        """Return the patterns of this object and of `other`, for each kind."""
         return AllowedChanges(
             **{
                 field.name: (*getattr(self, field.name), *getattr(other, field.name))
@@ -66,7 +66,7 @@ class AllowedChanges:
         return patterns
 
     def matcher(self, kind: StateKind) -> Callable[[str], object]:
-        """Return a function that says whether an item of this kind may differ, by the item's name."""
+        """Return a function that takes an item's name and returns whether this item of `kind` may differ."""
         patterns = [fnmatch.translate(pattern) for pattern in self.of(kind)]
         return re.compile("|".join(patterns) if patterns else r"(?!)").match
 
@@ -105,7 +105,7 @@ CHANGES_OF_INSTANCES = AllowedChanges(
 
 
 class Change(NamedTuple):
-    """One difference; `before` or `after` is None if the item did not exist at that time."""
+    """A difference between states; `before` is None for an added item, `after` for a removed item."""
 
     kind: StateKind
     name: str
@@ -130,7 +130,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StateDiff:
-    """The differences between two states, and the unknown parts of both states, without allowed items."""
+    """The differences between two states, and both states' unknown parts, except items that may differ."""
 
     changes: tuple[Change, ...]
     unknown: tuple[Unknown, ...]
@@ -198,7 +198,7 @@ def _path_changes(before: NodeState, after: NodeState) -> Iterator[Change]:
 
 
 def _difference(old: PathState, new: PathState, certain_ns: int) -> str | None:
-    """Return None if a path's state is the same, "" if attributes differ, or a text about a hidden change."""
+    """Return None if a path's states are equal, "" if attributes differ, or why the content may differ."""
     if old._replace(identity=new.identity, sha256=new.sha256) != new:
         return ""
     if old.kind != "f" or old.size == 0:

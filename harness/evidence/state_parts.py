@@ -76,7 +76,7 @@ def parse_lines_by_file(text: str) -> dict[str, list[str]]:
 
 
 def pci_functions(files: Mapping[str, list[str]], bound: str) -> Items:
-    """Return the PCI functions from their files in sysfs; each line of `bound` is DRIVER/SLOT."""
+    """Return the PCI functions from their files in sysfs; `bound` lists bound drivers as DRIVER/SLOT."""
     drivers = {slot: driver for driver, _, slot in (x.partition("/") for x in bound.splitlines())}
     found: Items = {}
     for path, lines in files.items():
@@ -87,7 +87,7 @@ def pci_functions(files: Mapping[str, list[str]], bound: str) -> Items:
 
 
 def modules(files: Mapping[str, list[str]]) -> Items:
-    """Return loaded modules from /proc/modules and the versions in /sys/module."""
+    """Return the loaded kernel modules from /proc/modules, with their versions from /sys/module."""
     found: Items = {}
     for line in files.get("/proc/modules", []):
         name, _, references, holders, *_ = line.split()
@@ -154,9 +154,9 @@ def groups(lines: Iterable[str]) -> Items:
 def ports(files: Mapping[str, list[str]]) -> Items:
     """Return the ports on which processes listen, from /proc/net.
 
-    Ports that the kernel assigns differ each time, so only their count is returned. UDP has no
-    listening state, so a UDP port is returned if its socket is not connected and the kernel did not
-    assign the port.
+    Only the count of kernel-assigned TCP ports is returned, because the kernel assigns other
+    numbers each time. UDP has no listening state, so a UDP port is returned if its socket is not
+    connected and the kernel did not assign the port.
     """
     low, high = (int(each) for each in files["/proc/sys/net/ipv4/ip_local_port_range"][0].split())
     found: Items = {}
@@ -225,8 +225,9 @@ def images(text: str) -> Items:
 def units(text: str, paths: Mapping[str, PathState]) -> Items:
     """Return units from `systemctl list-units --output=json` and from the folders of units.
 
-    Links and files in these folders say whether a unit is enabled, linked or masked, and which
-    drop-ins it has. So the attributes of a unit do not depend on whether systemd has loaded it.
+    Links and files in the folders of units show whether a unit is enabled, linked or masked, and
+    which drop-ins the unit has. So these attributes of a unit do not depend on whether systemd has
+    loaded the unit.
     """
     found: Items = {}
     for path, state in paths.items():
@@ -274,7 +275,7 @@ def _add(found: Items, unit: str, key: str, value: str) -> None:
 
 
 def render_capabilities(value: bytes) -> str:
-    """Render the attribute `security.capability` as getcap(8) does, with its root user id."""
+    """Render the attribute `security.capability` as getcap(8) does, with the attribute's root user id."""
     magic, permitted, inheritable = struct.unpack_from("<III", value)
     if len(value) >= 20:
         permitted_high, inheritable_high = struct.unpack_from("<II", value, 12)

@@ -1,4 +1,4 @@
-"""Pure functions that parse systemd's descriptions and timestamps of units, and its queue of jobs.
+"""Pure functions that parse systemd's descriptions and timestamps of units, and the queue of jobs.
 
 Timestamps are microseconds of the node's monotonic clock. The timestamps show the order in which
 units started, however slow the machine is.
@@ -75,7 +75,8 @@ def check_unit_name(name: str, *, source: str) -> None:
 def unit_commands(*units: str) -> dict[str, Argv]:
     """Return the commands whose output this module parses, for `node.evidence(commands=…)`.
 
-    Raises BadInputError for a name without its type, such as `kubelet`.
+    Raises BadInputError for a unit's name without the type, such as `kubelet` for
+    `kubelet.service`.
     """
     for unit in units:
         check_unit_name(unit, source="unit_commands")
@@ -86,7 +87,7 @@ def unit_commands(*units: str) -> dict[str, Argv]:
 
 
 def parse_shown_units(text: str) -> Mapping[str, ShownUnit]:
-    """Parse the blocks of `systemctl show`; return each unit under all its names.
+    """Parse the output of `systemctl show`; each name of a unit is a key of the result.
 
     Raises HarnessError if a block lacks a property.
     """
@@ -149,7 +150,7 @@ def _argvs(values: Iterator[str]) -> Iterator[str]:
 def parse_unit_jobs(text: str) -> Mapping[str, str]:
     """Return the kind of each unit's job (`start`, `restart`, …) from `systemctl list-jobs`.
 
-    Raises HarnessError if a line has another form.
+    Raises HarnessError if a line has an unknown form.
     """
     jobs: dict[str, str] = {}
     for line in text.splitlines():

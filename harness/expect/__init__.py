@@ -1,8 +1,8 @@
 """Assertions on evidence; no function of this package accesses a machine.
 
 An expectation that is not met raises ExpectationError, whose message says what was expected and
-what was found. Paths and names are copied from the contract, not imported from the code under test
-(`harness.provisioning`).
+what was found. The expectations have their own copies of the paths and names in the contract of
+provisioning, and import none from the code under test (`harness.provisioning`).
 """
 
 from __future__ import annotations

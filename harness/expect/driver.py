@@ -71,7 +71,7 @@ def kernel_log_line(evidence: Evidence, text: str) -> None:
 
 
 def record_names(evidence: Evidence, **fields: str) -> None:
-    """Expect a prebake record with these values in these fields."""
+    """Expect a prebake record whose fields have the values in `fields`."""
     record = evidence.record
     require(record is not None, "A prebake record was expected, but there is none.", evidence)
     seen = {key: (record or {}).get(key) for key in fields}
@@ -98,7 +98,7 @@ def no_record(evidence: Evidence) -> None:
 
 
 def module_built_for(evidence: Evidence, kernel: str, *, version: str) -> None:
-    """Expect both DKMS and the module files to show that `kernel` has the modules of this `version`.
+    """Expect DKMS and the module files to show that `kernel` has the modules of driver `version`.
 
     DKMS's state alone is not sufficient: the state is "installed" even if the kernel refuses the
     module, or would load another module.
@@ -149,10 +149,10 @@ def _loaded_modules(evidence: Evidence) -> list[str]:
 
 
 def _lost_modules(evidence: Evidence, kernel: str, tree: str) -> list[str]:
-    """Return the module files that `tree` of DKMS has, but the folder of the installed 'nvidia' lacks.
+    """Return the module files in DKMS's `tree` that the folder of the installed 'nvidia' lacks.
 
-    Only the names are compared, since DKMS compresses, strips or signs a file when it installs the
-    file. The list is empty if no folder in _DKMS_FOLDERS has the module 'nvidia'.
+    Only the names of the files are compared, because DKMS may compress, strip or sign a file during
+    the installation. The list is empty if no folder in _DKMS_FOLDERS has the module 'nvidia'.
     """
     paths = evidence.paths
     built = {_module_name(path) for path in paths.seen(f"{tree}/*") if ".ko" in path}
@@ -265,10 +265,10 @@ def _is_of_others(path: str) -> bool:
 
 
 def module_fits_kernel(evidence: Evidence) -> str:
-    """Expect the module on disk to match the running kernel and the loaded module's version.
+    """Expect the module on disk to fit the running kernel, and to have the loaded module's version.
 
     If the driver was updated while its module was loaded, the new libraries do not work with the
-    loaded module, because their versions differ.
+    loaded module, because the versions of libraries and module differ.
     """
     kernel, loaded = evidence.running_kernel, evidence.driver_version
     if f"/lib/modules/{kernel}" not in evidence.paths:
@@ -315,8 +315,9 @@ def module_fits_kernel(evidence: Evidence) -> str:
 def _is_weak_module(evidence: Evidence, kernel: str, vermagic: str) -> bool:
     """Return whether `kernel` has a link to a module that was built for another kernel.
 
-    RHEL and SUSE make this link if both kernels have the symbols that the module needs. A kernel
-    with `modversions` checks the versions of the symbols, not the version of the kernel.
+    RHEL and SUSE link a module of one kernel into another kernel's folder if both kernels have the
+    symbols that the module needs. A kernel with `modversions` checks the versions of the module's
+    symbols, not the version of the kernel for which the module was built.
     """
     path = evidence.module_path_of(kernel) if "modversions" in vermagic.split() else None
     # Where /lib is a link to /usr/lib, kmod may have been built to use /usr/lib.
@@ -361,10 +362,10 @@ def _has_driver_container(evidence: Evidence) -> bool:
 def part_not_found(
     evidence: Evidence, what: str, sentence: str
 ) -> HarnessError | ExpectationError:
-    """Return the error for a missing part of the driver; if a driver is loaded, the part may be elsewhere.
+    """Return the error for a missing part of the driver: a HarnessError if a driver is loaded.
 
     Debian calls the driver `nvidia-current`. The GPU operator's driver is in a container, with its
-    files below /run/nvidia/driver. Some distributions use other folders.
+    files below /run/nvidia/driver. Some distributions install the driver in other folders.
     """
     loaded = evidence.driver_version
     if loaded is None:
@@ -419,7 +420,8 @@ def record_fits(evidence: Evidence) -> str:
 def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:
     """Return the modification time of each of the driver's module files for `kernel`.
 
-    Raises ExpectationError if there is no module `nvidia`, even if there are other modules.
+    Raises ExpectationError if there is no module `nvidia`, even if the driver's other modules
+    exist.
     """
     folder = f"/lib/modules/{kernel}/updates/dkms"
     files = evidence.paths.matching(*(f"{folder}/{name}" for name in _MODULE_FILES))

@@ -1,8 +1,8 @@
 """Judges what NVIDIA's tool `nvidia-smi -q` reports about each GPU.
 
-The tool loads the driver's module if no module is loaded, so the harness runs the tool on an
-existing node only on request. https://docs.nvidia.com/deploy/nvidia-smi describes the format:
-blocks are indented, and contain lines `name : value`.
+`nvidia-smi` loads the driver's module if no module is loaded, so the harness runs `nvidia-smi` on
+an existing node only on request. https://docs.nvidia.com/deploy/nvidia-smi describes the format of
+the report: blocks are indented, and contain lines `name : value`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class _Value:
-    """A line of a GPU's report; `blocks` are the headings above it, the outermost first."""
+    """A line of a GPU's report; `blocks` are the headings of the blocks around it, the outermost first."""
 
     blocks: tuple[str, ...]
     name: str
@@ -137,7 +137,7 @@ class _Value:
 def driver_reports_health(evidence: Evidence) -> str:
     """Expect `nvidia-smi -q` to report all GPUs on the bus, each without a fault.
 
-    Raises HarnessError if the tool was not run, or its report can't be read.
+    Raises HarnessError if `nvidia-smi` was not run, or if the report has an unknown form.
     """
     if evidence.is_command_absent(NVIDIA_SMI):
         raise part_not_found(
@@ -218,7 +218,7 @@ def _advice(report: str, code: int | None) -> str:
 
 
 def _gpus(report: str) -> Iterator[tuple[str, list[_Value]]]:
-    """Yield each GPU's address and its values."""
+    """Yield the address of each GPU in the report, and the values that the report has for this GPU."""
     address: str | None = None
     values: list[_Value] = []
     blocks: list[tuple[int, str]] = []
@@ -278,7 +278,7 @@ def _judge(values: list[_Value]) -> _Judged:
 
 
 def _meanings(value: _Value) -> Mapping[str, str] | None:
-    """Return the fault that each known value of a line means ("" for no fault), or None for other lines."""
+    """Return, for a line about faults, the fault of each known value ("" for no fault); otherwise None."""
     where = value.blocks[-1] if value.blocks else ""
     for key in ((where, value.name), ("", value.name)):
         if key in _FAULTS:
@@ -303,7 +303,7 @@ def _meanings_of_count(name: str, count: str) -> Mapping[str, str]:
 
 
 def _counts_uncorrected(value: _Value) -> bool:
-    """Return whether a line counts errors that were not corrected since the driver was loaded.
+    """Return whether a line shows the number of uncorrected errors since the driver was loaded.
 
     GPUs before Ampere count single-bit and double-bit errors; only single-bit errors are corrected.
     """

@@ -89,7 +89,7 @@ class NodeVerdict:
 def judge_node(
     evidence: Evidence, expectations: Sequence[NodeExpectation] | None = None
 ) -> list[NodeVerdict]:
-    """Check a node's evidence against these expectations, by default against `every_expectation`.
+    """Check a node's evidence against `expectations`, by default `every_expectation()`.
 
     If an expectation fails, the following expectations are still checked.
     """
@@ -111,10 +111,10 @@ def _judge(evidence: Evidence, expectation: NodeExpectation) -> NodeVerdict:
 def node_expectations(
     names: Sequence[str], *, source: str, asks_driver: bool = False
 ) -> tuple[NodeExpectation, ...]:
-    """Return the expectations with these names, or all if no name is given.
+    """Return the expectations with these names, or all expectations if no name is given.
 
-    With `asks_driver`, the result includes DRIVER_REPORT. Raises BadInputError, which names
-    `source`, if a name is unknown.
+    DRIVER_REPORT is a known expectation only if `asks_driver` is true. Raises BadInputError, which
+    names `source`, if a name is unknown.
     """
     asked = (DRIVER_REPORT,) if asks_driver else ()
     known = {expectation.name: expectation for expectation in (*every_expectation(), *asked)}
@@ -130,10 +130,11 @@ def node_expectations(
 def every_expectation() -> tuple[NodeExpectation, ...]:
     """Return the harness's expectations on a GPU node, and the expectations of installed packages.
 
-    A package adds an expectation by an entry point of `Group.EXPECTATIONS`. The entry point is a
-    `NodeExpectation`, or a function that takes evidence and may raise ExpectationError. The first
-    line of the function's docstring says what is expected. For an entry point that can't be used,
-    the result contains an expectation whose `judge` raises PluginError, so the verdict is unknown.
+    A package adds an expectation by an entry point of `Group.EXPECTATIONS`. The entry point refers
+    to a `NodeExpectation`, or to a function that takes evidence and may raise ExpectationError. If
+    an entry point refers to a function, the first line of this function's docstring says what is
+    expected. For an entry point that can't be used, the result contains an expectation whose
+    `judge` raises PluginError, so the verdict is unknown.
     """
     own = {expectation.name for expectation in NODE_EXPECTATIONS}
     usable, errors = unambiguous(plugins(Group.EXPECTATIONS), taken=own)

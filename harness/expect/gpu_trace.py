@@ -25,9 +25,10 @@ def no_bar_access(evidence: Evidence, *, gpu: str = "gpu0") -> None:
 
 
 def no_bar_access_before(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> None:
-    """Expect no BAR access of an emulated GPU before the first mark that contains `mark`.
+    """Expect no access to an emulated GPU's BARs before the first mark that contains `mark`.
 
-    The marks are the steps of provisioning, and the lines that a test writes with `mark`.
+    The marks in an access trace are the steps of provisioning, and the lines that a test writes
+    with `mark`.
     """
     trace = _trace_of(evidence, gpu)
     moment = _moment(evidence, trace, mark, gpu)
@@ -41,7 +42,7 @@ def no_bar_access_before(evidence: Evidence, mark: str, *, gpu: str = "gpu0") ->
 
 
 def bar_access_after(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> None:
-    """Expect a BAR access of an emulated GPU after the first mark that contains `mark`."""
+    """Expect an access to an emulated GPU's BARs after the first mark that contains `mark`."""
     trace = _trace_of(evidence, gpu)
     moment = _moment(evidence, trace, mark, gpu)
     require(
@@ -54,7 +55,7 @@ def bar_access_after(evidence: Evidence, mark: str, *, gpu: str = "gpu0") -> Non
 def gpu_reset(
     evidence: Evidence, *, times: int = 1, since: str | None = None, gpu: str = "gpu0"
 ) -> None:
-    """Expect `times` resets of an emulated GPU in the whole trace, or after the mark `since`."""
+    """Expect `times` resets of an emulated GPU in its trace, or after the first mark that has `since`."""
     trace = _trace_of(evidence, gpu)
     if trace.dropped_incidents:
         raise HarnessError(

@@ -34,7 +34,8 @@ _NO_VENDOR = "ffff"
 def gpus_on_bus(evidence: Evidence, *gpus: GpuModel | str) -> None:
     """Expect exactly these GPUs on the PCI bus.
 
-    Each GPU is a model, or an id: "10de:2330" with a vendor, "2330" for any vendor.
+    Each GPU is given by a model or by a PCI id, with a vendor ("10de:2330") or for any vendor
+    ("2330").
     """
     functions = _gpus(evidence, gpus)
     seen, wanted = _ids(functions), _wanted(gpus, functions)
@@ -88,7 +89,7 @@ def gpus_driven(evidence: Evidence, *gpus: GpuModel | str) -> None:
 
 
 def driver_names_gpus(evidence: Evidence, *names: str) -> None:
-    """Expect the GPUs to which the driver is bound to have exactly these names."""
+    """Expect the driver to report exactly these names for the GPUs to which it is bound."""
     seen = sorted(name or "(no name)" for name in evidence.driver_gpu_names.values())
     require(
         seen == sorted(names),
@@ -124,13 +125,16 @@ def gpus_refused(evidence: Evidence, *gpus: GpuModel | str) -> None:
 
 
 def no_gpu(evidence: Evidence) -> None:
-    """Expect no GPU of any vendor in the catalogue of models to be on the PCI bus."""
+    """Expect no GPU on the PCI bus; the catalogue of GPU models determines which vendors are checked."""
     functions = _gpus(evidence)
     require(not functions, f"No GPU was expected, but there were {functions}.", evidence)
 
 
 def has_gpus(evidence: Evidence) -> str:
-    """Expect a GPU of any vendor in the catalogue on the PCI bus; return a sentence that lists the GPUs."""
+    """Expect a GPU on the PCI bus, and return a sentence that lists the GPUs.
+
+    The catalogue of GPU models determines which vendors are checked.
+    """
     gpus = _gpus(evidence)
     _refuse_jetson(evidence, gpus)
     require(
@@ -146,7 +150,7 @@ def has_gpus(evidence: Evidence) -> str:
 
 
 def every_gpu_driven(evidence: Evidence) -> str:
-    """Expect the module `nvidia` to be bound to every GPU, and a device node for each GPU."""
+    """Expect the module `nvidia` to be bound to every GPU, and each GPU to have a device node."""
     version = evidence.driver_version
     gpus = _gpus(evidence)
     _refuse_jetson(evidence, gpus)
@@ -241,7 +245,7 @@ def _refuse_jetson(evidence: Evidence, gpus: list[PciFunction]) -> None:
 
 
 def _require_answers(evidence: Evidence, gpus: list[PciFunction]) -> None:
-    """Require each GPU to answer; the ids that the kernel shows may be outdated."""
+    """Require each GPU to answer on the PCI bus; the kernel may still show the ids of a lost GPU."""
     lost = [gpu for gpu in gpus if gpu.is_answering is False]
     require(
         not lost,
@@ -265,7 +269,7 @@ def _refuse_unread(evidence: Evidence, gpus: list[PciFunction]) -> None:
 
 
 def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> list[str]:
-    """Return the device nodes that this many GPUs need and that are missing below `root`."""
+    """Return the device nodes that are needed for this number of GPUs, but are missing below `root`."""
     names = ("nvidiactl", *(f"nvidia{number}" for number in range(gpus)))
     wanted = [f"{root}/dev/{name}" for name in names]
     return [path for path in wanted if path not in paths or paths[path].kind != "c"]
@@ -274,10 +278,10 @@ def _missing_device_nodes(paths: GatheredPaths, gpus: int, root: str = "") -> li
 def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciFunction]:
     """Return the PCI functions whose vendor and class show that they are GPUs.
 
-    The vendors and classes come from the models in `named`, and also from the catalogue unless
-    `named` contains only models. Virtual functions are left out: on a host of virtual GPUs, they
-    have the ids of the physical GPU. Raises PluginError if the catalogue is needed, and an
-    installed package has models that can't be read.
+    The vendors and classes come from the models in `named`, and from the catalogue of GPU models
+    unless `named` contains only models. Virtual functions are left out: on a host of virtual GPUs,
+    virtual functions have the ids of the physical GPU. Raises PluginError if the catalogue of GPU
+    models is needed, but an installed package has models that can't be read.
     """
     named = tuple(named)
     models = [gpu for gpu in named if isinstance(gpu, GpuModel)]
@@ -306,7 +310,7 @@ def _gpus(evidence: Evidence, named: Iterable[GpuModel | str] = ()) -> list[PciF
 
 @functools.cache
 def known_kinds() -> frozenset[GpuKind]:
-    """Return the ids of GPUs from the models that the harness and installed packages provide."""
+    """Return the vendor and class of each GPU model that the harness or an installed package provides."""
     return load_catalogue().kinds
 
 
@@ -315,7 +319,7 @@ def _ids(functions: Iterable[PciFunction]) -> list[str]:
 
 
 def _wanted(gpus: Iterable[GpuModel | str], seen: Sequence[PciFunction]) -> list[str]:
-    """Return the ids of named GPUs; an id without a vendor gets the vendor of a function on the bus."""
+    """Return the ids of `gpus`; an id without a vendor gets the vendor of a PCI function with this id."""
     vendors = {function.device: function.vendor for function in seen}
     ids = map(_id, gpus)
     return sorted(f"{vendors[each]}:{each}" if each in vendors else each for each in ids)

@@ -1,7 +1,8 @@
 """Expectations on the reports of provisioning and cloud-init.
 
 If a provisioner ran more than once, the expectations check the latest run, or run number `run`; the
-first run has number 1. The expectations raise HarnessError if there is no such run.
+first run has number 1. The expectations raise HarnessError if there is no run with the number
+`run`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None = None) -> None:
-    """Expect the shell and any declared outcome to say that provisioning ended with `exit_code`.
+    """Expect the shell, and the outcome file if it has an exit code, to report `exit_code`.
 
     `exit_code` is a number, or a name that the provisioner declares. Raises BadInputError for a
     name that is not declared.
@@ -93,9 +94,10 @@ def cloud_init_reports_failure(evidence: Evidence) -> None:
 def decided(
     evidence: Evidence, action: str, *, reason: str | None = None, run: int | None = None
 ) -> None:
-    """Expect the boot to have made this decision, as the declared outcome file or log records it.
+    """Expect the declared outcome file and log to say that provisioning made the decision `action`.
 
-    Without `reason`, any reason is accepted. Raises BadInputError if no decision is declared.
+    Without `reason`, any reason for the decision is accepted. Raises BadInputError if the
+    provisioner declares no decision.
     """
     evidence = evidence.of_run(run)
     declared = evidence.provisioner.outcome
@@ -139,7 +141,7 @@ def _decision(action: str | None, reason: str | None) -> str:
 def prebake_line(evidence: Evidence, **fields: str) -> None:
     """Expect an `AKS_GPU_PREBAKE` line with these fields, in the output of the latest run.
 
-    For an earlier run, pass `evidence.of_run(number)`.
+    To check an earlier run, pass `evidence.of_run(number)` as `evidence`.
     """
     lines = evidence.prebake_lines
     if any(fields.items() <= line.items() for line in lines):
@@ -209,11 +211,12 @@ def step_failed(evidence: Evidence, name: str, *, run: int | None = None) -> Non
 
 
 def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> None:
-    """Expect the step `name` to have failed, and the run to have ended there.
+    """Expect the step `name` to have failed, and this failure to have ended the run.
 
-    The outcome's error has to begin with "Step 'NAME' failed.". In contrast, `step_failed` also
-    accepts a step whose failure did not end the run. Raises BadInputError if the provisioner
-    declares no error. Raises HarnessError in the same cases as `step_failed`.
+    The error in the outcome file has to begin with "Step 'NAME' failed.". In contrast,
+    `step_failed` accepts a failed step even if the run continued after the failure. Raises
+    BadInputError if the provisioner declares no error in the outcome file. Raises HarnessError in
+    the same cases as `step_failed`.
     """
     step_failed(evidence, name, run=run)
     evidence = evidence.of_run(run)
@@ -247,7 +250,7 @@ def log_line(evidence: Evidence, text: str, *, run: int | None = None) -> None:
 
 
 def events_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
-    """Expect an event of each of these names.
+    """Expect the provisioner to have recorded an event of each of these names.
 
     Raises BadInputError if the provisioner declares no events, or no name is given.
     """
@@ -286,7 +289,7 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
 
 
 def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -> None:
-    """Expect no event of these names.
+    """Expect the provisioner to have recorded no event with one of these names.
 
     Raises BadInputError if the provisioner declares no events, or no name is given. Raises
     HarnessError if the provisioner recorded no events at all, since the events may then be lost.
@@ -309,7 +312,7 @@ def no_event_recorded(evidence: Evidence, *names: str, run: int | None = None) -
 
 
 def _require_names(expectation: str, names: Sequence[str]) -> None:
-    """Refuse a call without names, since every node would meet such an expectation."""
+    """Raise BadInputError for a call without names, since every node would meet such an expectation."""
     if not all(names) or not names:
         raise BadInputError(
             f"The names of events were expected, but these were given: {list(names)}.",
@@ -319,7 +322,7 @@ def _require_names(expectation: str, names: Sequence[str]) -> None:
 
 
 def _require_part_of_line(expectation: str, text: str) -> None:
-    """Refuse an empty text, which is in every line, and a text of several lines, which is in no line."""
+    """Raise BadInputError for an empty text, which is in every line, and for a text of several lines."""
     if not text or len(text.splitlines()) > 1 or text.endswith("\n"):
         raise BadInputError(
             f"A part of one line was expected, but {text!r} was given.",

@@ -1,4 +1,4 @@
-"""Expectations on the requests that a test's registry received."""
+"""Expectations on the requests that a test's container registry received."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def no_request(log: RegistryLog) -> None:
 
 
 def pulls_tried(log: RegistryLog, times: int) -> None:
-    """Expect clients to have tried to pull this many times, with or without success."""
+    """Expect clients to have tried to pull exactly `times` times, with or without success."""
     if len(log.pulls) != times:
         raise ExpectationError(
             f"{times} tries to pull were expected, but there were {len(log.pulls)}:\n{log.render()}"
@@ -31,7 +31,7 @@ def pulls_tried(log: RegistryLog, times: int) -> None:
 def pulls_paused(log: RegistryLog, at_least_s: float) -> None:
     """Expect a pause of at least this length between any two consecutive tries to pull.
 
-    Also raises ExpectationError if there are fewer than two tries.
+    Raises ExpectationError if a pause is shorter, or if there are fewer than two tries.
     """
     pauses = [later.started_s - earlier.ended_s for earlier, later in pairwise(log.pulls)]
     if not pauses or min(pauses) < at_least_s:

@@ -114,10 +114,10 @@ def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
     """Expect the systemd unit `unit` to have the active state `active`, such as `failed`.
 
     systemd does not list a unit that it has not loaded: the unit is inactive, or does not exist.
-    Evidence of `unit_commands` distinguishes these two cases, and contains the unit's other names.
-    Raises HarnessError if that evidence is needed but missing: `active` is `inactive`, and systemd
-    does not list the unit. Raises BadInputError if the unit's name lacks its type, such as
-    `.service`.
+    The evidence from the commands of `unit_commands` shows whether an unlisted unit exists, and
+    contains the unit's other names. Raises HarnessError if `active` is `inactive`, systemd does not
+    list the unit, and the evidence lacks the output of the commands of `unit_commands`. Raises
+    BadInputError if the unit's name lacks its type, such as `.service`.
     """
     check_unit_name(unit, source="unit_state")
     seen = evidence.unit_states.get(unit)
@@ -137,7 +137,7 @@ def unit_state(evidence: Evidence, unit: str, *, active: str) -> None:
 def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
     """Expect the unit `first` to have become ready before systemd began to start `then`.
 
-    Raises HarnessError if systemd has no timestamp for either unit.
+    Raises HarnessError if systemd has no timestamp for `first` or no timestamp for `then`.
     """
     ready = _stamp(evidence, first, "became ready", evidence.shown_unit(first).ready_us)
     started = _stamp(evidence, then, "started", evidence.shown_unit(then).started_us)
@@ -150,10 +150,11 @@ def unit_ready_before(evidence: Evidence, first: str, then: str) -> None:
 
 
 def unit_not_awaited(evidence: Evidence, unit: str, *, by: str) -> None:
-    """Expect `by` to have become ready while `unit` was still starting.
+    """Expect the unit `by` to have become ready while `unit` was still starting.
 
-    `unit` may have become ready later, or still be starting. Raises HarnessError if systemd has no
-    timestamp for one of the units, or if `unit` started only after `by` was ready.
+    After `by` was ready, `unit` may have become ready, or may still be starting. Raises
+    HarnessError if systemd has no timestamp for one of the units, or if `unit` started only after
+    `by` was ready.
     """
     shown = evidence.shown_unit(unit)
     started = _stamp(evidence, unit, "started", shown.started_us)
@@ -203,7 +204,7 @@ def unit_job(evidence: Evidence, unit: str, kind: str | None) -> None:
 
 
 def unit_enablement(evidence: Evidence, unit: str, state: str) -> None:
-    """Expect the unit's file to have this state, such as `enabled`, `disabled` or `masked`."""
+    """Expect the unit's file to have the state `state`, such as `enabled`, `disabled` or `masked`."""
     seen = evidence.shown_unit(unit)
     require(
         seen.enablement == state,
@@ -214,7 +215,7 @@ def unit_enablement(evidence: Evidence, unit: str, state: str) -> None:
 
 
 def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
-    """Expect `command` to be the only `ExecStart=` of the unit, as systemd has loaded it."""
+    """Expect the unit, as systemd has loaded it, to have `command` as its only `ExecStart=`."""
     seen = evidence.shown_unit(unit).commands
     require(
         seen == (command,),
@@ -224,13 +225,13 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
 
 
 def cdi_offers_gpus(evidence: Evidence) -> str:
-    """Expect a CDI spec, from this boot or from /etc/cdi, to offer the GPUs to containers.
+    """Expect a CDI spec in /etc/cdi or /run/cdi to offer the GPUs to containers.
 
-    If specs name device nodes of GPUs, they must name the device node of each GPU. If specs mount
-    the driver's libraries, these must have the version of the loaded driver. No two specs in one
-    folder may have the same device, since container runtimes would ignore that device. An invalid
-    spec of another vendor is only reported, since runtimes ignore that file and use the other
-    specs.
+    If any spec names the device node of a GPU, the specs must name the device node of each GPU. If
+    a spec mounts the driver's libraries, these libraries must have the version of the loaded
+    driver. No two specs in one folder may have the same device, because container runtimes would
+    ignore that device. An invalid spec of another vendor is reported without an error, because
+    container runtimes ignore an invalid spec and use the other specs.
     """
     specs = evidence.cdi_devices
     invalid = [path for path, devices in specs.items() if devices is None]
@@ -292,7 +293,7 @@ def cdi_offers_gpus(evidence: Evidence) -> str:
 
 
 def _is_of_another_vendor(path: str, kinds: set[str]) -> bool:
-    """Return whether a spec names only kinds of other vendors; a spec without a kind may be anyone's."""
+    """Return True if a spec has kinds, and neither the kinds nor the file's name mention NVIDIA."""
     return bool(kinds) and "nvidia" not in "\n".join((PurePosixPath(path).name, *kinds)).lower()
 
 
@@ -319,7 +320,7 @@ def _require_libraries_of_the_driver(evidence: Evidence, offered: Mapping[str, l
 
 
 def _overridden(path: str, offered: Mapping[str, list[str]]) -> set[str]:
-    """Return the devices of specs in later folders; runtimes prefer a device in a later folder."""
+    """Return the devices of specs in later folders of CDI_FOLDERS; runtimes prefer these devices."""
     place = CDI_FOLDERS.index(path.rpartition("/")[0])
     return {
         name
@@ -330,10 +331,10 @@ def _overridden(path: str, offered: Mapping[str, list[str]]) -> set[str]:
 
 
 def runtime_hands_out_gpus(evidence: Evidence) -> str:
-    """Expect containerd's configuration to contain a runtime that starts NVIDIA's program.
+    """Expect containerd's configuration to have a runtime that starts NVIDIA's container runtime.
 
-    Raises HarnessError if other units run the node's pods, or if the form of the configuration is
-    unknown.
+    Raises HarnessError if a unit other than containerd runs the node's pods, or if the form of
+    containerd's configuration is unknown.
     """
     refusal = _runtime_refusal(evidence)
     if refusal is None:
@@ -407,8 +408,8 @@ def _runtime_refusal(evidence: Evidence) -> str | None:
 def _runtime_unit(evidence: Evidence) -> str:
     """Return the active unit that runs the node's pods, or else the unit that should run the pods.
 
-    Docker's packages install containerd too, but containerd's unit does not run if another unit has
-    its own containerd.
+    Docker's packages install `containerd.service`, but this unit does not run if another unit
+    starts its own containerd.
     """
     states = evidence.unit_states
     return next(
@@ -425,9 +426,9 @@ def _runtime_unit(evidence: Evidence) -> str:
 def gpu_services_up(evidence: Evidence) -> str:
     """Expect the units that serve GPUs not to have failed, and the runtime of pods to be active.
 
-    A unit that waits for a restart counts as failed. A unit whose file systemd refuses counts as
-    failed too. The runtime of pods is containerd, unless another unit runs the node's pods; then
-    containerd may be unused.
+    A unit that waits for a restart, and a unit whose file systemd refuses, count as failed. The
+    runtime of pods is containerd by default; if another unit runs the node's pods, that unit is the
+    runtime of pods.
     """
     require(
         SYSTEMD_PATH in evidence.paths,

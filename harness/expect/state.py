@@ -20,9 +20,9 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
     """Expect a node's state to be the same as before, except for allowed differences.
 
     The states may be of one node, or of two nodes whose disks began as copies of one image. The
-    changes that every idle node makes are always allowed. The message shows forty lines of the
-    difference; the evidence contains the whole difference. Raises HarnessError if a part of a state
-    is unknown, unless `allow` allows the whole part to differ.
+    changes that every idle node makes are always allowed. The error message shows at most forty
+    lines of the difference; the evidence contains the whole difference. Raises HarnessError if a
+    part of a state is unknown, unless `allow` allows the whole part to differ.
     """
     diff = StateDiff.between(before, after, CHANGES_AT_REST | (allow or AllowedChanges()))
     if diff.unknown:
