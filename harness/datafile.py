@@ -347,7 +347,8 @@ def _as_bad_input(
     elif location == ("schema",) and problem["type"] == "literal_error":
         message = (
             f"The file has the format {_quoted(problem['input'])}, but this version of the harness reads "
-            f"{problem['ctx']['expected']}; update the harness, or write the file in that format."
+            f"{problem['ctx']['expected']}; update the harness, or write the file in the format "
+            f"{problem['ctx']['expected']}."
         )
     else:
         expected = problem["msg"].removeprefix("Value error, ").rstrip(".")

@@ -356,7 +356,7 @@ def why_not_followed(error: urllib.error.HTTPError) -> str | None:
         joined(error.url, target)
     except RefusedUrlError as refused:
         return str(refused)
-    return f"it leads to '{target}' again, or the request sends data"
+    return f"it leads to '{target}' once more, or the redirected request sends data"
 
 
 class HttpOpener:

@@ -66,13 +66,13 @@ def hold(path: Path, *, timeout_s: float, what: str) -> Iterator[None]:
         lock.acquire(timeout=timeout_s)
     except Timeout as error:
         raise HarnessError(
-            f"Waited {timeout_s:.0f} s for {what}, which another process has locked by "
-            f"'{path}'; end that process (`fuser '{path}'` prints its id) or wait for it."
+            f"Waited {timeout_s:.0f} s for {what}, which another process has locked with "
+            f"the file '{path}'; wait until that process ends, or end it (`fuser '{path}'` prints its id)."
         ) from error
     except OSError as error:
         raise HarnessError(
             f"The lock file '{path}' can't be opened ({error.strerror}); let user {os.geteuid()} write to "
-            f"'{path.parent}', free some space there, or remove what is in the file's place."
+            f"'{path.parent}', free some space there, or remove '{path}' if it is not a regular file."
         ) from error
     try:
         yield

@@ -92,8 +92,8 @@ def opened_file(
     except OSError as error:
         _require_plausible(path, os.stat(path.name, dir_fd=folder, follow_symlinks=False), folder)
         raise StrangeFileError(
-            f"'{path}' can't be opened ({error.strerror}), so the harness did not make it; "
-            "remove this file, or ask its owner to remove it."
+            f"'{path}' can't be opened ({error.strerror}), so it is not a file of the "
+            "harness; remove this file, or ask the file's owner to remove it."
         ) from error
     try:
         state = os.fstat(descriptor)

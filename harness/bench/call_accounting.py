@@ -63,7 +63,8 @@ class CallAccounting:
                 found.append(Call(name=running.pop(pid), cpu_s=int(value) / 1e6))
         if not found:
             raise HarnessError(
-                "No shell of the run called a measured command; perhaps the shell is linked statically."
+                "No shell of the run called a measured command. Perhaps the shell is linked statically, and "
+                "therefore does not load the library that measures calls."
             )
         return found
 

@@ -498,7 +498,7 @@ class Evidence(EvidenceFolder):
         value = node_state.parse_modinfo_field(self.answer_of(name), field)
         if value is None:
             raise HarnessError(
-                f"'{name}' shows a module that lacks the field '{field}' of the driver's modules.",
+                f"'{name}' shows a module without the field '{field}', which each module of the driver has.",
                 evidence=self.folder,
             )
         return value

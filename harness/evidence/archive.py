@@ -372,6 +372,8 @@ def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadIn
     how = (
         "name the folder of one machine"
         if bundle.is_dir()
-        else "unpack it, and name the folder of one machine"
+        else "unpack the archive, and name the folder of one machine"
     )
-    return BadInputError(f"There are several machines, {names}; {how}.", source=str(bundle))
+    return BadInputError(
+        f"The evidence is from several machines, {names}; {how}.", source=str(bundle)
+    )

@@ -70,8 +70,9 @@ class AdditionalEvidence:
             if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(_EXIT_CODE):
                 raise self._bad(
                     "commands",
-                    f"{name!r} can't name a file of the evidence; use letters, digits, '.', '_' "
-                    f"and '-', and do not end it with '{_EXIT_CODE}'.",
+                    f"{name!r} can't be the name of a command, because the file with the command's output "
+                    "has this name; use letters, digits, '.', '_' and '-', and do not end the name "
+                    f"with '{_EXIT_CODE}'.",
                 )
             check_argv(argv, source=self.source, key=f"commands.{name}")
 
@@ -81,8 +82,8 @@ class AdditionalEvidence:
         if not path.isprintable() or {"", ".", ".."} & set(path.split("/")[1:]):
             raise self._bad(
                 key,
-                f"{path!r} names no file: write the path without '.', '..', empty parts and control "
-                "characters.",
+                f"{path!r} names no file; write a path that has no part '.' or '..', no empty part, and no "
+                "control character.",
             )
 
     def _bad(self, key: str, sentence: str) -> BadInputError:

@@ -414,7 +414,10 @@ def record_fits(evidence: Evidence) -> str:
         "intended, provision the node.",
         evidence,
     )
-    return f"The record names {seen['driver_version']} ({seen['driver_kind']}) for this kernel."
+    return (
+        f"The prebake record names the driver {seen['driver_version']} ({seen['driver_kind']}) and the "
+        "running kernel."
+    )
 
 
 def _module_files(evidence: Evidence, kernel: str) -> dict[str, float]:

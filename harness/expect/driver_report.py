@@ -207,7 +207,8 @@ def driver_reports_health(evidence: Evidence) -> str:
             f"`nvidia-smi -q` does not show whether the GPUs have faults: {'; '.join(unknown)}.",
             evidence=evidence.folder,
         )
-    return f"nvidia-smi reports no fault of {len(gpus)} GPUs."
+    plural = "s" * (len(gpus) > 1)
+    return f"nvidia-smi reports {len(gpus)} GPU{plural} without a fault."
 
 
 def _advice(report: str, code: int | None) -> str:

@@ -70,7 +70,7 @@ def gpu_bound(evidence: Evidence, *, device: GpuModel | str) -> None:
     missing = _missing_device_nodes(paths, len(functions))
     require(
         not missing,
-        f"{missing} were expected, but there are {sorted(paths.seen('/dev/*'))}.",
+        f"The device nodes {missing} were expected, but there are only {sorted(paths.seen('/dev/*'))}.",
         evidence,
     )
 
@@ -183,7 +183,8 @@ def every_gpu_driven(evidence: Evidence) -> str:
     require(
         not missing,
         f"Device nodes for {len(gpus)} GPUs were expected, but {missing} are missing. Create them "
-        "with `nvidia-smi`, or with `nvidia-modprobe -c255 -c0`, an option '-c' for each GPU.",
+        "with `nvidia-smi`, or with `nvidia-modprobe -c255 -c0`; add an option, such as '-c1', for each "
+        "further GPU.",
         evidence,
     )
     return f"The NVIDIA driver {version} drives {_listed(gpus)}."

@@ -43,7 +43,8 @@ def provisioned(evidence: Evidence, *, exit_code: int | str = 0, run: int | None
         )
         require(
             evidence.exit_code == exit_code,
-            f"The shell was expected to get exit code {exit_code}, but got {evidence.exit_code}.",
+            f"The provisioner's command was expected to end with exit code {exit_code}, but ended with "
+            f"{'no exit code' if evidence.exit_code is None else evidence.exit_code}.",
             evidence,
         )
         return
@@ -227,7 +228,7 @@ def run_ended_at(evidence: Evidence, name: str, *, run: int | None = None) -> No
     first_line, *_ = error.splitlines()
     require(
         first_line.startswith(f"Step '{name}' failed."),
-        f"The run was expected to end at the step '{name}', but its error is: {first_line}",
+        f"The run was expected to end at the step '{name}', but the run's error is: {first_line}",
         evidence,
     )
 
@@ -283,7 +284,7 @@ def no_log_line(evidence: Evidence, text: str, *, run: int | None = None) -> Non
     if not evidence.whole_log:
         raise HarnessError(
             f"It is unknown whether '{evidence.log_path}' has a line with '{text}': the log is empty or "
-            "missing. First expect a line that every run logs.",
+            "missing. Before this expectation, expect a line that every run logs (`log_line`).",
             evidence=evidence.folder,
         )
 

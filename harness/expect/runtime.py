@@ -219,7 +219,7 @@ def unit_runs(evidence: Evidence, unit: str, command: str) -> None:
     seen = evidence.shown_unit(unit).commands
     require(
         seen == (command,),
-        f"The unit '{unit}' was expected to run '{command}' alone, but runs {list(seen)}.",
+        f"The unit '{unit}' was expected to run '{command}' and no other command, but runs {list(seen)}.",
         evidence,
     )
 

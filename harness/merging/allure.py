@@ -72,7 +72,7 @@ def _copy(path: Path, to: Path) -> None:
     if to.exists() and path.name not in _OF_A_RUN:
         raise BadInputError(
             "Another shard has a file of this name among Allure's results, and only one of the two files "
-            "would be kept; run one of the shards again.",
+            "would be kept; run one of the two shards again, so that Allure chooses new names.",
             source=str(path),
         )
     to.write_bytes(read_report(path))

@@ -61,7 +61,7 @@ def remarks(report: Report) -> Iterator[str]:
     if report.left_out:
         yield f"{report.left_out} tests on machines were left out; run these tests too with --machines."
     for test, why in report.unfit.items():
-        yield f"'{visible_line(test)}' was left out: without a defect, and without other tests, {why}."
+        yield f"'{visible_line(test)}' was left out: run alone, without a planted defect, {why}."
 
 
 def render_text(report: Report) -> str:

@@ -41,8 +41,8 @@ def recorded(config: pytest.Config, node: Node) -> Iterator[None]:
         hits, refused = read_hits(node.guest, scripts_in(sources))
     except HarnessError as error:
         notes_of(config).add(
-            f"The coverage lacks the code that ran in machine '{node.request.name}', which sent no traces at "
-            f"its end: {str(error).splitlines()[0]}"
+            f"The coverage lacks the code that ran in machine '{node.request.name}', because the record of "
+            f"its lines could not be read from the machine: {str(error).splitlines()[0]}"
         )
         return
     merge(hits_of(config, Tier.MACHINE), hits)

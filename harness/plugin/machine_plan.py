@@ -263,7 +263,7 @@ def _need(name: str, item: pytest.Item, lab: CachedOnlyLab, fixtures: _Fixtures)
     except _UnknownFixtureError as error:
         of_another = "" if str(error) == name else f" '{error}'"
         kind, label = Kind.OTHER, name
-        status = f"unknown: the suite's own fixture{of_another} is not run for a plan"
+        status = f"unknown: a plan does not run the suite's own fixture{of_another}"
     except HarnessError as error:
         status = f"not cached: {str(error).rstrip('.')}"
         is_missing = isinstance(error, NotCachedError)

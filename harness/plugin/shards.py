@@ -180,8 +180,8 @@ class ShardPlugin:
     def pytest_runtest_logfinish(self) -> None:
         if self._is_superseded() and self._session is not None:
             self._session.shouldstop = (
-                f"this shard was started again: '{self.folder}' has a later start than number "
-                f"{self.start}"
+                f"this shard was started again: this run is start {self.start} of the shard, but "
+                f"'{self.folder}' has a later start"
             )
 
     def _is_superseded(self) -> bool:

@@ -50,7 +50,8 @@ def refuse(config: pytest.Config) -> None:
         unread = _ini_file(here)
         if unread is not None:
             raise BadInputError(
-                f"pytest took '{value}' for a test, and so did not read '{unread}'; write "
+                f"pytest took '{value}' for the path of tests, and therefore did not read the "
+                f"configuration file '{unread}'; write "
                 f"'{option}={value}', in one word.",
                 source=option,
             )

@@ -61,7 +61,7 @@ class Declaration:
                 return number
         raise BadInputError(
             f"No exit code has the name '{expected}'; the declared names are "
-            f"{listed(self.outcome.exit_codes.values())}. Declare the name.",
+            f"{listed(self.outcome.exit_codes.values())}. Use a declared name, or declare '{expected}'.",
             source=self.source,
             key="outcome.exit_codes",
         )
@@ -90,8 +90,8 @@ class Declaration:
         """Return the error for an `outcome` that declares none of `keys`."""
         quoted = " or ".join(f"'outcome.{key}'" for key in keys)
         return BadInputError(
-            f"Provisioner '{self.name}' does not declare this key, so the harness cannot tell whether the "
-            f"node is as expected; add {quoted}.",
+            f"Provisioner '{self.name}' does not declare {quoted}, so the harness cannot tell whether the "
+            f"node is as expected; add {'this key' if len(keys) == 1 else 'one of these keys'}.",
             source=self.source,
             key=f"outcome.{keys[0]}",
         )

@@ -268,7 +268,7 @@ def _what_to_do(dump: str, own: str) -> str:
     if not imported:
         return f"See '{CONTAINERD_CONFIG}'."
     return (
-        f"'{CONTAINERD_CONFIG}' imports {imported}: settings of the CRI plugin in an imported file "
-        "replace all entries of the importing file, in containerd before 2.1 and where the formats of the "
-        "files differ. Write these settings into one file."
+        f"'{CONTAINERD_CONFIG}' imports {imported}. If containerd is older than 2.1, or if the formats of "
+        "the files differ, an imported file with settings of the CRI plugin replaces all of this plugin's "
+        "settings in the importing file. Write all settings of the CRI plugin into one file."
     )

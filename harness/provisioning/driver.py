@@ -405,6 +405,6 @@ def judge_resident_version(node: NodeContext, *, version: str) -> PermanentFailu
         return None
     return PermanentFailure(
         message=f"The driver {resident} is loaded, so {version} cannot be loaded; end the processes that "
-        "use it, or reboot the node.",
+        f"use {resident}, or reboot the node.",
         exit_code=_FAILED,
     )

@@ -94,7 +94,8 @@ def _remove_earlier(path: Path) -> None:
             path.unlink()
             return
     raise BadInputError(
-        f"'{path}' is not data of coverage.py, and is not replaced; name another file.",
+        f"'{path}' exists, but is not a data file of coverage.py, so the harness does not replace it; "
+        "name another file.",
         source="--shell-cov-data",
     )
 
@@ -144,7 +145,7 @@ def _foreign_data(path: Path) -> Iterator[coverage.CoverageData]:
             data = coverage.CoverageData(basename=str(copy))
             data.read()
             if data.has_arcs():
-                raise ValueError("it has branches, but the harness records lines")
+                raise ValueError("it records branches, but the harness needs records of lines")
             yield data
         except (
             *(coverage.CoverageException, sqlite3.Error),
@@ -214,8 +215,8 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
     for script in sorted(data.measured_files()):
         if data.file_tracer(script) != _PLUGIN:
             raise BadInputError(
-                f"The file has coverage of '{script}', which is not shell code; report it with "
-                "'coverage report'.",
+                f"The file has coverage of '{script}', which is not shell code; run "
+                "'coverage report' for this file.",
                 source=str(path),
             )
         try:
@@ -230,8 +231,8 @@ def _add(combined: coverage.CoverageData, data: coverage.CoverageData, path: Pat
             known = _CONTEXT.match(context)
             if known is None or known[2] != digest:
                 raise BadInputError(
-                    f"The file was recorded with another version of '{script}'; to record the file "
-                    "again, run its tests again.",
+                    f"The file has the coverage of an earlier or later version of '{script}'; run the "
+                    "tests of the script again with '--shell-cov'.",
                     source=str(path),
                 )
             _add_lines(combined, known[1], script, lines)

@@ -179,8 +179,8 @@ def test_timeout_error_has_the_path_of_the_locked_gate_file(
         sweep(tmp_path)
 
     assert str(caught.value) == (
-        f"Waited 0 s for the creation and removal of folders, which another process has locked by "
-        f"'{gate}'; end that process (`fuser '{gate}'` prints its id) or wait for it."
+        f"Waited 0 s for the creation and removal of folders, which another process has locked with the file "
+        f"'{gate}'; wait until that process ends, or end it (`fuser '{gate}'` prints its id)."
     )
 
 

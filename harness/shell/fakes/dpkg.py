@@ -108,7 +108,9 @@ class Dpkg:
                 if changes and self._state.is_locked():
                     return Answer(stderr=_LOCKED, exit_code=2)
                 return action([self._state.plain(each) for each in invocation.operands])
-        raise unknown_use(call, "the fake of 'dpkg' does not know this action")
+        raise unknown_use(
+            call, f"the fake of 'dpkg' needs one of the actions {', '.join(actions)}"
+        )
 
     # Queries
 
@@ -328,7 +330,10 @@ def _compare(invocation: Invocation) -> Answer:
     is_later = relation.endswith("-nl")
     if name not in (_ORDERS if is_later else _RELATIONS) or rest != ["", "", ""]:
         known = [*_RELATIONS, *(f"{each}-nl" for each in _ORDERS), *_SIGNS]
-        raise unknown_use(invocation.call, f"the fake of 'dpkg' needs one of {known}")
+        raise unknown_use(
+            invocation.call,
+            f"the fake of 'dpkg' needs two versions and, between them, one of the operators {known}",
+        )
     for each in (left, right):
         epoch, colon, _ = each.partition(":")
         if colon and not epoch.isdecimal():

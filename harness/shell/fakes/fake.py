@@ -114,7 +114,7 @@ class Fake(ABC):
     def _no_root(self, path: str) -> HarnessError:
         return HarnessError(
             f"The fake {type(self).__name__} uses '{path}', but the code under test has no "
-            "throw-away root. Install the fake in a shell that has one."
+            "throw-away root. Install the fake in a shell that has a throw-away root."
         )
 
     def read_own_file(self, path: str) -> str | None:

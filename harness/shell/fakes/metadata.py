@@ -121,7 +121,9 @@ class InstanceMetadata(Fake):
                 call, f"the fake of 'curl' knows only 'http://{HOST}', the metadata service"
             )
         if not invocation.has("--silent"):
-            raise unknown_use(call, "the fake of 'curl' needs '--silent': it shows no progress")
+            raise unknown_use(
+                call, "the fake of 'curl' needs '--silent', because the fake can't show progress"
+            )
         retries = int(_number(invocation, "--retry"))
         errors = ""
         for attempt in range(min(retries, _MOST_RETRIES) + 1):
@@ -142,7 +144,9 @@ class InstanceMetadata(Fake):
             milliseconds = int(_number(invocation, "--max-time") * 1000)
             if milliseconds == 0:
                 raise unknown_use(
-                    invocation.call, "the metadata service is slow and '--max-time' is not given"
+                    invocation.call,
+                    "the fake of the metadata service is slow and never answers, so 'curl' needs "
+                    "'--max-time'",
                 )
             message = (
                 f"Operation timed out after {milliseconds} milliseconds with 0 bytes received"

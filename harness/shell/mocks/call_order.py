@@ -59,7 +59,7 @@ def assert_order(seen: Sequence[Call], expected: Sequence[str]) -> None:
             after = f" after '{expected[number - 1]}'" if number else ""
             hint = ""
             if any(_matches(words, call) for call in seen):
-                hint = " An earlier call matches: the calls had another order."
+                hint = " A matching call was made earlier, so the calls had another order."
             raise ExpectationError(
                 f"Expected a call '{line}'{after}, but there was none.{hint}\n"
                 f"{list_calls(seen)}{_pattern_hint([line])}"
@@ -83,12 +83,12 @@ def _pattern_hint(expected: Sequence[str]) -> str:
     sentences: list[str] = []
     if any(sign in word for word in words for sign in "*?["):
         sentences.append(
-            "In a line, '*', '?' and '[...]' match as in a shell pattern, within one word."
+            "In an expected line, '*', '?' and '[...]' match as in a shell pattern, within one word."
         )
     if _REST in words:
         sentences.append(
-            "At the end of a line, '...' matches all further words; a line '...' matches any "
-            "number of calls."
+            "At the end of an expected line, '...' matches all further words; a line that is only "
+            "'...' matches any number of calls."
         )
     return "".join(f"\n{sentence}" for sentence in sentences)
 

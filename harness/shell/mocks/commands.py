@@ -316,8 +316,8 @@ class MockedCommand(_Answering):
                 if found is not None:
                     return found.to(call)
                 return (
-                    f"'{call}' was run {rule.used} times, but the test expects "
-                    f"{len(rule.answers)} answers in turn."
+                    f"'{call}' was run: this is call {rule.used} of '{self.name} {rule}', but the test "
+                    f"has answers for only {len(rule.answers)} calls."
                 )
         expected = "\n".join(f"  {self.name} {rule}" for rule in rules)
         hints = literal_patterns([part for rule in rules for part in rule.pattern or ()])
@@ -382,4 +382,4 @@ def _lines_hint(arguments: Sequence[str]) -> str:
 def list_calls(calls: Sequence[Call]) -> str:
     """Return the calls as lines of a message."""
     lines = [f"  {call}" for call in calls] or ["  (none)"]
-    return "\n".join(["Its calls were:", *lines])
+    return "\n".join(["The calls were:", *lines])

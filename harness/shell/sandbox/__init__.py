@@ -152,8 +152,9 @@ def choose_sandbox(
     if wanted == SandboxKind.REFUSE.value:
         if is_root:
             raise RequirementError(
-                "Refusing writes is not enough for root, whose code can signal every process of "
-                "this host; run shell tests as an ordinary user."
+                "The tests run as root, and '--shell-sandbox=refuse' is not enough for root: shell code "
+                "of root could signal every process of this host. Run the tests as an ordinary user, "
+                "or with '--shell-sandbox=throwaway'."
             )
         return _refusing_writes(LocalRunner(), "as --shell-sandbox asks")
     if wanted == SandboxKind.THROWAWAY.value or is_root:

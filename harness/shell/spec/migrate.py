@@ -384,7 +384,7 @@ class _Migration:
         if was_run:
             scope.rows_comment = _ROWS_OF_CODE
         if any(_OF_THE_HOST.search(code) for code in was_run):
-            scope.give_up(text, "commands that ran on the host printed its rows")
+            scope.give_up(text, "commands that ran on this host printed the rows of 'Parameters'")
 
     # --- examples ------------------------------------------------------------------------
 
@@ -407,17 +407,17 @@ class _Migration:
         elif kind == "command":
             code = f"Run command {rest_after(text, 3)}"
         elif form == ["run"] and words[2].raw in EVALUATIONS:
-            scope.give_up(text, "it names nothing to run")
+            scope.give_up(text, "'When run' names nothing to run")
             return
         elif form[:1] == ["run"]:
             code = f"Run {rest_after(text, 2)}"
         else:
-            scope.give_up(text, "there is no such evaluation")
+            scope.give_up(text, "'When' begins with 'When call' or 'When run'")
             return
         scope.add(Kind.EVALUATION, code)
 
     def _expect(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         if keyword == "Assert" and len(words) == 1:
-            self.scopes[-1].give_up(text, "it names no command")
+            self.scopes[-1].give_up(text, "'Assert' names no command")
         kind = Kind.ASSERTION if keyword == "Assert" else Kind.EXPECTATION
         self.scopes[-1].add(kind, strip_comment(text))

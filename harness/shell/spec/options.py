@@ -144,7 +144,8 @@ def _expand(value: str, path: Path, line: int) -> str:
     left = _VARIABLE.sub("", value)
     if "$" in left or "`" in left:
         raise BadInputError(
-            f"Only variables are expanded here; write the value of '{value}' itself.",
+            f"In this file, only '$NAME' and '${{NAME}}' are expanded; replace '{value}' by the text "
+            "that it stands for.",
             source=str(path),
             line=line,
         )

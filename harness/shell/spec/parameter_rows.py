@@ -64,7 +64,7 @@ class ShellRowEvaluator:
         if not ran.ok or ran.stderr:
             shown = replace(ran, argv=tuple(command)).render()
             raise BadInputError(
-                f"The code of the parameters failed or printed text.\n{shown}",
+                f"The code of this 'Parameters' block failed, or printed other text than rows.\n{shown}",
                 source=self.source,
                 line=line,
             )

@@ -15,7 +15,7 @@ from harness.shell.spec.shell_syntax import is_complete, may_fail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CUT = "lines of the spec's own language interrupt the shell code around it"
+_CUT = "this shell statement has lines of the spec's own language inside it"
 _LEFT = {
     Stream.STATUS: "result.status == 0",
     Stream.STDOUT: 'result.stdout == ""',

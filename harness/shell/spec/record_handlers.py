@@ -45,7 +45,7 @@ def _note_unknown(facts: Facts, fields: Sequence[str]) -> None:
 
 
 def _note_miscounted(facts: Facts, fields: Sequence[str]) -> None:
-    facts.unreadable = f"the matcher '{fields[0]}' takes other arguments"
+    facts.unreadable = f"the matcher '{fields[0]}' takes another number of arguments"
 
 
 def _note_begun(reported: ExampleRecord, fields: Sequence[str]) -> None:

@@ -370,7 +370,7 @@ class WarmShell:
                 ) from None
             if record is None:
                 raise ExpectationError(
-                    "The code under test ended the shell of all evaluations "
+                    "The code under test ended the parent shell of this test's evaluations "
                     f"({name_ending(self.process.exit_code())}).\n"
                     f"{render_streams(outputs.out.text(), outputs.err.text())}"
                 )
@@ -394,10 +394,10 @@ class WarmShell:
             raise HarnessError(_SPOKE) from None
         if received and not is_to_group and not is_ended_by_it:
             raise ExpectationError(
-                f"The code under test sent the signal {received} to the shell of all evaluations, "
-                "whose PID is '$$' in the code and the parent of the evaluation's own shell; to "
-                "signal the evaluation's shell, use '$BASHPID', or 'kill' without a path, 'command' "
-                "or 'builtin'.\n"
+                f"The code under test sent the signal {received} to the parent shell of this test's "
+                "evaluations; '$$' is the PID of the parent shell. To signal the evaluation's own "
+                "shell, use '$BASHPID', or write 'kill' without a path and without 'command' or "
+                "'builtin' before it.\n"
                 f"{render_streams(outputs.out.text(), stderr)}"
             )
         return Evaluation(

@@ -241,7 +241,7 @@ def test_parameters_that_depend_on_the_host_are_marked_for_translation_by_hand()
         "It 'x'\nWhen call true\nThe status should equal 0\nEnd\n"
     )
 
-    assert "by hand (commands that ran on the host printed its rows)" in module
+    assert "by hand (commands that ran on this host printed the rows of 'Parameters')" in module
 
 
 def test_spec_with_an_unclosed_quote_around_a_block_is_refused() -> None:

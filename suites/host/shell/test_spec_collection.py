@@ -334,7 +334,10 @@ def test_dynamic_parameters_that_print_text_are_refused(
 
     result = project.run()
 
-    assert "a_spec.sh:1: The code of the parameters failed or printed text." in result.stdout
+    assert (
+        "a_spec.sh:1: The code of this 'Parameters' block failed, or printed other text than rows."
+        in result.stdout
+    )
     assert "stderr: text" in result.stdout
 
 

@@ -226,10 +226,12 @@ REFUSED = {
     "provisioned: the shell saw another code": Case(
         expect.provisioned,
         lambda f: f.file(EXIT_CODE_PATH, "1\n"),
-        message="The shell was expected to get exit code 0, but got 1",
+        message="The provisioner's command was expected to end with exit code 0, but ended with 1",
     ),
     "provisioned: the shell saw none": Case(
-        expect.provisioned, lambda f: f.file(EXIT_CODE_PATH, "\n"), message="but got None"
+        expect.provisioned,
+        lambda f: f.file(EXIT_CODE_PATH, "\n"),
+        message="but ended with no exit code",
     ),
     "cloud_init_clean: errors": Case(
         expect.cloud_init_clean,

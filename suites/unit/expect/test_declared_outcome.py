@@ -201,7 +201,7 @@ REFUSED = {
         expectation=expect.provisioned,
         outcome=FILE,
         exit_code="1\n",
-        message="The shell was expected to get exit code 0, but got 1.",
+        message="The provisioner's command was expected to end with exit code 0, but ended with 1.",
     ),
     "exit code of the file alone": Case(
         expectation=expect.provisioned,
@@ -273,7 +273,7 @@ REFUSED = {
         expectation=lambda e: expect.run_ended_at(e, "dcgm"),
         outcome=FILE,
         texts=(("document", json.dumps({**DOCUMENT, "result": {"code": 4, "why": "dcgm"}})),),
-        message="The run was expected to end at the step 'dcgm', but its error is: dcgm",
+        message="The run was expected to end at the step 'dcgm', but the run's error is: dcgm",
     ),
     "step that did not run": Case(
         expectation=lambda e: expect.step_of(e, "mig"),
@@ -297,7 +297,7 @@ REFUSED = {
 UNDECLARED = {
     "decision": (
         lambda e: expect.decided(e, "build"),
-        "key 'outcome.file.decision': Provisioner 'mine' does not declare this key, so the harness cannot tell",
+        "key 'outcome.file.decision': Provisioner 'mine' does not declare 'outcome.file.decision'",
     ),
     "step": (lambda e: expect.step_of(e, "x"), "key 'outcome.log.step': "),
     "failed step": (lambda e: expect.step_failed(e, "x"), "key 'outcome.log.step': "),

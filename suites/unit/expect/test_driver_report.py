@@ -126,7 +126,7 @@ def test_healthy_gpus_are_counted_with_or_without_a_fabric(tmp_path: Path) -> No
     for second in (SECOND, WITH_FABRIC, SECOND + no_fabric, SECOND + other):
         evidence = a_node(tmp_path, HEAD + FIRST + second).evidence
 
-        assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 2 GPUs."
+        assert driver_reports_health(evidence) == "nvidia-smi reports 2 GPUs without a fault."
 
 
 def test_report_without_a_gpu_is_a_fault(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_virtual_functions_are_not_expected_in_the_report(tmp_path: Path) -> Non
     with pytest.raises(ExpectationError, match="bound to 2 GPUs"):
         driver_reports_health(folder.evidence)
     folder.paths("l 777 0 1.0 /sys/bus/pci/devices/0000:66:00.0/physfn")
-    assert driver_reports_health(folder.evidence).endswith("of 1 GPUs.")
+    assert driver_reports_health(folder.evidence).endswith(" 1 GPU without a fault.")
 
 
 NOT_REGISTERED, DEGRADED = "not registered with the fabric", "is degraded"
@@ -239,7 +239,7 @@ def test_only_double_bit_errors_since_the_driver_was_loaded_are_a_fault(tmp_path
     """Single-bit errors are corrected; earlier double-bit errors are not a present fault."""
     for nth in (1, 3, 4):
         evidence = a_node(tmp_path, ONE + with_count(VOLTA, nth), bus=ONE_ON_BUS).evidence
-        assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 1 GPUs."
+        assert driver_reports_health(evidence) == "nvidia-smi reports 1 GPU without a fault."
 
     evidence = a_node(tmp_path, ONE + with_count(VOLTA, 2), bus=ONE_ON_BUS).evidence
     with pytest.raises(ExpectationError, match="3 errors of its memory were not corrected"):
@@ -288,7 +288,9 @@ def test_power_draw_that_could_not_be_read_is_a_fault_only_without_a_power_limit
 
     for draw in ("Instantaneous Power Draw : Unknown Error", "Power Draw : ERR!"):
         report = [SECOND, f"{gpu}        {draw}\n        Current Power Limit : 700.00 W\n"]
-        assert driver_reports_health(evidence_of(tmp_path, report)).endswith("of 2 GPUs.")
+        assert driver_reports_health(evidence_of(tmp_path, report)).endswith(
+            " 2 GPUs without a fault."
+        )
     for rest in ("Current Power Limit : Unknown Error", "Power Draw : GPU is lost"):
         (said,) = said_of_each(tmp_path, [f"{gpu}        {rest}\n"])
         assert "does not answer" in said
@@ -319,7 +321,9 @@ def test_process_name_that_looks_like_a_fault_is_ignored(tmp_path: Path) -> None
     processes = "".join(f"        Process ID : 9\n            Name : {name}\n" for name in names)
     second = re.sub(r"Processes +: None\n", f"Processes\n{processes}", SECOND)
 
-    assert driver_reports_health(evidence_of(tmp_path, [SECOND, second])).endswith("of 2 GPUs.")
+    assert driver_reports_health(evidence_of(tmp_path, [SECOND, second])).endswith(
+        " 2 GPUs without a fault."
+    )
 
 
 def test_gpu_report_with_only_a_healthy_fabric_raises_a_harness_error(tmp_path: Path) -> None:
@@ -475,7 +479,7 @@ def test_missing_values_in_the_report_do_not_hide_another_fault(tmp_path: Path) 
         for healthy in ("Exceeded       : No", "Parity     : 0")
         for value in ("N/A", "[N/A]", "Not Supported", "None")
     ]
-    assert driver_reports_health(evidence_of(tmp_path, gpus)).endswith("of 8 GPUs.")
+    assert driver_reports_health(evidence_of(tmp_path, gpus)).endswith(" 8 GPUs without a fault.")
 
     zero = "DRAM Uncorrectable            : 0"
     faulty = [changed(gpu, zero, zero.replace("0", "3")) for gpu in gpus]

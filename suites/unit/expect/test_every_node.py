@@ -312,7 +312,7 @@ def test_node_that_serves_gpus_meets_every_expectation(tmp_path: Path) -> None:
         "loaded.",
         "tools": "The driver's programs exist: /usr/bin/nvidia-smi, /usr/bin/nvidia-modprobe.",
         "log": "The kernel log has no GPU error.",
-        "record": f"The record names {VERSION} (cuda) for this kernel.",
+        "record": f"The prebake record names the driver {VERSION} (cuda) and the running kernel.",
         "cdi": "'/run/cdi/nvidia.yaml' offers nvidia.com/gpu=0, nvidia.com/gpu=all.",
         "runtime": "containerd's configuration has 'nvidia-container-runtime'.",
         "services": "No GPU service has failed; active: containerd.service, "
@@ -358,7 +358,7 @@ def test_record_and_module_expectations_are_met_even_if_the_driver_is_not_loaded
 ) -> None:
     folder = a_serving_node(tmp_path).without(VERSION_FILE)
 
-    for name, words in (("record", "for this kernel."), ("module", "and is not loaded.")):
+    for name, words in (("record", "and the running kernel."), ("module", "and is not loaded.")):
         state, sentence = verdict_on(folder, name)
         assert state is VerdictState.MET
         assert sentence.endswith(words)

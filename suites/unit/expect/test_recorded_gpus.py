@@ -70,7 +70,7 @@ def test_healthy_recorded_gpu_node_meets_the_expectations(tmp_path: Path, card: 
     assert f"driver {_DRIVER} drives" in every_gpu_driven(evidence)
     assert no_gpu_error_logged(evidence)
     assert find_causes("", [node.root]) == []
-    assert driver_reports_health(evidence) == "nvidia-smi reports no fault of 1 GPUs."
+    assert driver_reports_health(evidence) == "nvidia-smi reports 1 GPU without a fault."
 
 
 def test_resident_driver_version_is_read_from_a_recorded_proc_file(tmp_path: Path) -> None:

@@ -43,9 +43,10 @@ def test_option_with_a_separate_path_argument_is_refused_if_pytest_did_not_read_
         with pytest.raises(BadInputError) as refused:
             unread_ini.refuse(_config(here, "-v", "--qemu", "/bin/sh"))
 
-        assert f"did not read '{folder / name}'; write '--qemu=/bin/sh'" in str(refused.value), (
-            name
-        )
+        assert (
+            f"did not read the configuration file '{folder / name}'; write '--qemu=/bin/sh'"
+            in str(refused.value)
+        ), name
 
 
 def test_each_option_with_a_path_value_is_checked_for_an_unread_ini_file(tmp_path: Path) -> None:

@@ -564,7 +564,9 @@ def test_message_about_a_missing_runtime_mentions_the_imported_files() -> None:
     for imports, named in rows.items():
         found = GPU.difference(f"imports = {list(imports)}\nversion = 2\n{RUNC}") or ""
 
-        words = f"'{config}' imports {named}: settings of" if named else f"See '{config}'."
+        words = (
+            f"'{config}' imports {named}. If containerd is older" if named else f"See '{config}'."
+        )
         assert words in found, imports
 
     linked = "/srv/.x.toml.abcd1234"

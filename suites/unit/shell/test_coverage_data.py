@@ -111,7 +111,7 @@ def test_coverage_of_another_version_of_a_script_is_refused(tmp_path: Path, scri
     machine = written(tmp_path, script, "machine.data", Tier.MACHINE, 2)
 
     combine([machine])
-    with pytest.raises(BadInputError, match=r"unit.data: .* another version of .*my script.sh"):
+    with pytest.raises(BadInputError, match=r"unit.data: .* later version of .*my script.sh"):
         combine([machine, unit])
 
 
@@ -145,7 +145,9 @@ def test_shell_cov_data_option_replaces_only_coverage_data(tmp_path: Path, scrip
     before = script.read_bytes()
 
     for name in ("lib/my script.sh", "pipe", "."):
-        with pytest.raises(BadInputError, match=r"--shell-cov-data: '.*' is not data of cov"):
+        with pytest.raises(
+            BadInputError, match=r"--shell-cov-data: '.*' exists, but is not a data file of cov"
+        ):
             written(tmp_path, script, name, Tier.MOCKED, 2)
     for name in ("new", "new", "empty"):
         combine([written(tmp_path, script, name, Tier.MOCKED, 2)])
@@ -242,7 +244,7 @@ def test_invalid_path_or_context_in_coverage_data_is_refused(tmp_path: Path, scr
     """The harness must not read an endless file, and can't know the version without a digest."""
     for change, why in (
         ("file set path = '/dev/zero'", "coverage of '/dev/zero', which can't be read"),
-        ("context set context = 'unit test' where context != ''", "recorded with another version"),
+        ("context set context = 'unit test' where context != ''", "an earlier or later version"),
     ):
         path = written(tmp_path, script, "data", Tier.MOCKED, 2)
         with contextlib.closing(sqlite3.connect(path)) as data, data:

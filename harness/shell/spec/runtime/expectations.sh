@@ -173,7 +173,7 @@ __hx_take_subject() { # LINE WORDS...: replace a subject that the spec defines b
   builtin unset -v SHELLSPEC_SUBJECT
   "$__hx_function" "${@:__hx_first + 1}" 2>|/proc/self/fd/196
   if [[ -n $__hx_wrong_count ]] || ((${#__hx_following[@]} == 0)); then
-    __hx_report misuse "$1" "The subject '${!__hx_first}' takes other arguments."
+    __hx_report misuse "$1" "The subject '${!__hx_first}' takes another number of arguments."
     return 1
   fi
   # report an unset value as a variable that is not set

@@ -950,7 +950,9 @@ def test_curl_retries_a_slow_service_and_then_fails() -> None:
     assert answer.exit_code == 28
     assert answer.stderr.count("after 500 milliseconds") == 3
     for options in ("", "-m 0 "):  # curl takes 0 for no limit
-        with pytest.raises(UnknownInvocationError, match="slow and '--max-time' is not given"):
+        with pytest.raises(
+            UnknownInvocationError, match="never answers, so 'curl' needs '--max-time'"
+        ):
             run(metadata, f"curl -sS {options}{METADATA}")
 
 

@@ -24,12 +24,12 @@ def test_each_line_of_assert_order_needs_a_separate_recorded_call() -> None:
         (
             ("a x", "b"),
             ("a x", "a x"),
-            "'a x' after 'a x', but there was none. An earlier call matches",
+            "'a x' after 'a x', but there was none. A matching call was made earlier",
         ),
         (
             ("b", "a"),
             ("a", "b"),
-            "'b' after 'a', but there was none. An earlier call matches",
+            "'b' after 'a', but there was none. A matching call was made earlier",
         ),
         (("a",), ("a", "c"), "'c' after 'a', but there was none.\n"),
         (("a x y",), ("a x",), "'a x', but there was none.\n"),

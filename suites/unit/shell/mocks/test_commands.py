@@ -86,7 +86,7 @@ def test_answers_in_turn_and_failures_are_used_the_given_number_of_times(
     assert said(registry, "curl turn") == "2"
     assert said(registry, "curl turn") == ""
     assert registry.violations == [
-        "'curl turn' was run 3 times, but the test expects 2 answers in turn."
+        "'curl turn' was run: this is call 3 of 'curl turn', but the test has answers for only 2 calls."
     ]
 
 
@@ -222,7 +222,7 @@ def test_call_assertions_compare_all_arguments_and_ignore_other_commands(
     for times in (1, 3):
         with pytest.raises(ExpectationError, match=f"Expected {times} calls of 'curl'") as other:
             curl.assert_called_times(times)
-        assert str(other.value).endswith("but saw 2.\nIts calls were:\n  curl a b\n  curl a b")
+        assert str(other.value).endswith("but saw 2.\nThe calls were:\n  curl a b\n  curl a b")
 
 
 def test_spy_does_not_answer_for_a_missing_command(

@@ -102,7 +102,7 @@ def test_variables_in_options_are_expanded_and_substitutions_are_refused(
 
     assert found.load_path == ("/opt/lib", f"{tmp_path}/x", "$PLACE", "a")
     for code in ("$(pwd)", "`pwd`", "${A:-b}"):
-        with pytest.raises(BadInputError, match="Only variables are expanded here"):
+        with pytest.raises(BadInputError, match="are expanded; replace"):
             options(tmp_path, f'-I "{code}"\n')
 
 
