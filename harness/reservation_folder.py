@@ -123,7 +123,7 @@ class ReservationFolder(Generic[E]):
                 if not _try_lock(descriptor, self.folder):
                     return Observation(None, "another process holds it")
                 if os.fstat(descriptor).st_nlink == 0:
-                    return Observation(None, "it was removed")
+                    return Observation(None, "the folder was removed")
                 closing.pop_all()
             return Observation(descriptor, "free")
 

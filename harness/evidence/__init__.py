@@ -455,7 +455,9 @@ class Evidence(EvidenceFolder):
         """
         if not self._has_paths:
             raise HarnessError(
-                "The evidence does not say which paths exist.", evidence=self.folder
+                "The evidence does not say which paths exist on the node, because no paths were gathered; gather "
+                "the evidence again.",
+                evidence=self.folder,
             )
         text = self._text(self.folder / "stat.txt")
         return GatheredPaths(node_state.parse_stat(text), self.folder)

@@ -72,8 +72,8 @@ class EvidenceFolder:
         if kept.is_file() and kept.stat().st_size >= node_state.FILE_LIMIT_KIB << 10:
             raise HarnessError(
                 f"Only the first {node_state.FILE_LIMIT_KIB} KiB of '{path}' were collected, so the "
-                "rest is unknown. If this is the provisioner's log, let the provisioner write a "
-                "smaller log, and declare that log by 'outcome.log.path'.",
+                f"rest of '{path}' is unknown. If '{path}' is the provisioner's log, let the provisioner "
+                "write a smaller log, and declare the path of the smaller log as 'outcome.log.path'.",
                 evidence=self.folder,
             )
 
@@ -114,8 +114,8 @@ class EvidenceFolder:
         kept = self.folder / "commands" / name
         if not self._has_output_of(name):
             raise HarnessError(
-                f"The evidence has no output of '{name}'; see the evidence's manifest for the list of "
-                "missing items.",
+                f"The evidence has no output of the command '{name}'; see the evidence's manifest for the "
+                "list of missing items.",
                 evidence=self.folder,
             )
         return self._text(kept)

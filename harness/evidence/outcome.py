@@ -82,8 +82,8 @@ class ProvisioningOutcome:
             )
         except (ValueError, LookupError, TypeError) as error:
             raise HarnessError(
-                f"The outcome of provisioning in '{file.path}' has an unknown format ({error}): "
-                f"{text!r}."
+                f"The outcome of provisioning in '{file.path}' has another format than the provisioner "
+                f"declares in 'outcome.file' ({error}): {text!r}."
             ) from error
 
 
@@ -161,7 +161,8 @@ def parse_events(text: str, declared: EventFiles, name: str) -> list[str]:
         return [_shown(_at(parse_json(line), declared.name)) for line in _events(text, declared)]
     except (ValueError, LookupError) as error:
         raise HarnessError(
-            f"The event file '{name}' has an unknown format; it contains {text!r}."
+            f"The event file '{name}' has another format than the provisioner declares in "
+            f"'outcome.events'; the file contains {text!r}."
         ) from error
 
 
@@ -190,7 +191,8 @@ def parse_timed_events(
             stop_s = _moment(_text(document, declared.ended))
         except (ValueError, LookupError) as error:
             raise HarnessError(
-                f"The event file '{name}' has an unknown format; it contains {text!r}."
+                f"The event file '{name}' has another format than the provisioner declares in "
+                f"'outcome.events'; the file contains {text!r}."
             ) from error
         if start_s is not None and stop_s is not None:
             found.append((event, start_s, stop_s))

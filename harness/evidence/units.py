@@ -66,7 +66,7 @@ def check_unit_name(name: str, *, source: str) -> None:
     """Raise BadInputError if a unit's name lacks the type, since systemd lists units with their types."""
     if _NAME.fullmatch(name) is None:
         raise BadInputError(
-            f"'{name}' is not the full name of a unit, such as 'kubelet.service'.",
+            f"'{name}' is not the full name of a unit; add the unit's type, as in 'kubelet.service'.",
             source=source,
             key="unit",
         )

@@ -187,7 +187,7 @@ class Provisioner:
             if not _VARIABLE.fullmatch(key) or "\0" in value:
                 raise BadInputError(
                     "A variable needs a name such as 'MY_MODE', and a value that is a text without NUL, "
-                    f"but this value is {value!r}.",
+                    f"but '{key}' has the value {value!r}.",
                     source=self.where,
                     key=f"environment.{key}",
                 )
@@ -259,7 +259,8 @@ class Provisioner:
             if requested:
                 raise BadInputError(
                     f"Provisioner '{self.name}' declares no configuration file, but a test asks for "
-                    f"{listed(requested)}; declare one, or leave 'config' of the request empty.",
+                    f"{listed(requested)}; declare a configuration "
+                    "file, or leave 'config' of the request empty.",
                     source=self.where,
                     key="config",
                 )

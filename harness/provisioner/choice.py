@@ -75,7 +75,7 @@ def provisioner_of(plugin: Plugin) -> Provisioner:
         raise plugin.error(f"it raises {error!r}") from error
     if not isinstance(found, Provisioner):
         raise plugin.error(
-            "an entry point has to give a provisioner, a function that returns a provisioner, or the "
-            f"absolute path of a provisioner's file, but this entry point gives {found!r}"
+            "an entry point has to refer to a provisioner, to a function that returns a provisioner, or to "
+            f"the absolute path of a provisioner's file, but this entry point leads to {found!r}"
         )
     return replace(found, name=plugin.name)

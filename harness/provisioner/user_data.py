@@ -132,7 +132,7 @@ class _Rules:
         if twice:
             raise BadInputError(
                 f"The provisioner or the harness also writes {listed(twice)}, so the file would be "
-                "overwritten; remove that path here.",
+                "overwritten; remove the path from 'write_files' of this user-data.",
                 source=self.source,
                 line=_line_of(self.source, ("write_files",)),
                 key="write_files",
@@ -164,7 +164,7 @@ def _mergers(given: object, source: str) -> Iterator[tuple[str, frozenset[str]]]
                 yield str(each[0]), frozenset(each[1:])
     except (ValueError, TypeError, LookupError) as error:
         raise BadInputError(
-            f"cloud-init does not know this rule, {given!r}; write it like '{_JOINING}'.",
+            f"cloud-init does not know the rule for merging {given!r}; write a rule such as '{_JOINING}'.",
             source=source,
             key="merge_how",
         ) from error

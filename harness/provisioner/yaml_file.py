@@ -161,7 +161,8 @@ def read_provisioner(path: Path) -> Provisioner:
     for name in given.commands:
         if name in {BOOT, BAKE, TEARDOWN}:
             raise BadInputError(
-                f"'{name}' has a key of its own; move the command to that key.",
+                f"The command '{name}' can't be in 'commands'; declare the command by the key "
+                f"'{'run' if name == BOOT else name}' of the provisioner.",
                 source=str(path),
                 line=line_of(path, ("commands", name)),
                 key=f"commands.{name}",

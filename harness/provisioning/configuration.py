@@ -163,8 +163,8 @@ def parse_configuration(
     profile = given.get("gpu_instance_profile")
     if given.setdefault("mig_node", profile is not None) != (profile is not None):
         raise ConfigurationError(
-            "The field 'mig_node' contradicts 'gpu_instance_profile': it must be true if and only if "
-            "a profile is set."
+            "The field 'mig_node' contradicts 'gpu_instance_profile': 'mig_node' must be true if a "
+            "profile is set, and false if no profile is set."
         )
     return Configuration(**given)  # type: ignore[arg-type]  # each parser gives its field's type
 
@@ -273,7 +273,9 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "gpu_driver_version": partial(
         _text, pattern=r"[0-9]+(\.[0-9]+){1,3}", must_be="a version such as 580.126.09"
     ),
-    "gpu_image_sha": partial(_text, pattern=_WORD, must_be="the second half of an image tag"),
+    "gpu_image_sha": partial(
+        _text, pattern=_WORD, must_be="the part of an image tag after the driver's version"
+    ),
     "config_gpu_driver_if_needed": _literal_true,
     "gpu_needs_fabric_manager": _switch,
     "gpu_instance_profile": partial(_text, pattern=_WORD, must_be="a profile such as MIG1g"),

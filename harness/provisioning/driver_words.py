@@ -775,7 +775,7 @@ _SXIDS = (
         rf"{_SXID}(?P<sxid>\d+), (?:Fatal\b|Severity 1\b)",
         "SXid {sxid}: An NVSwitch has a fatal error.",
         f"{NVSWITCH}; {FABRIC_GUIDE}",
-        "Reset the GPUs and switches, or reboot the node; if it happens again, have it repaired.",
+        "Reset the GPUs and switches, or reboot the node; if it happens again, have the machine repaired.",
         name="an NVSwitch has a fatal error",
     ),
     _notice(
@@ -792,7 +792,7 @@ _SXIDS = (
         rf"{_SXID}(?P<sxid>{_FATAL_SXIDS})\b",
         "SXid {sxid}: An NVSwitch has a fatal error.",
         f"{SXID_NUMBERS}; {FABRIC_GUIDE}",
-        "Reset the GPUs and switches, or reboot the node; if it happens again, have it repaired.",
+        "Reset the GPUs and switches, or reboot the node; if it happens again, have the machine repaired.",
         name="an NVSwitch has a fatal error",
     ),
 )

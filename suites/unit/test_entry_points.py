@@ -351,7 +351,7 @@ def test_provisioner_of_a_package_is_chosen_by_its_name(site: Site) -> None:
         provisioner = choose_provisioner(name)
         assert (provisioner.name, list(provisioner.run)) == (name, ["/opt/acme/run"])
     with pytest.raises(
-        PluginError, match=r"'acme-odd' .* has to give a provisioner.* entry point gives 5"
+        PluginError, match=r"'acme-odd' .* has to refer to a provisioner.* entry point leads to 5"
     ):
         choose_provisioner("acme-odd")
     with pytest.raises(PluginError, match=r"'acme-crashes' .* it raises AttributeError"):
@@ -394,7 +394,7 @@ def test_doctor_lists_every_entry_point(site: Site) -> None:
     assert checks["folder of GPU models", "acme"] is None
     assert checks["expectation", "acme"] is None
     assert checks["provisioner", "good"] is None
-    assert "this entry point gives 5" in str(checks["provisioner", "odd"])
+    assert "this entry point leads to 5" in str(checks["provisioner", "odd"])
     assert str(checks["VM driver", "metal"]) == sentence
     for noun, name in (
         ("expectation", "driver"),

@@ -162,7 +162,7 @@ def test_malformed_or_hostile_outcome_raises_a_harness_error(tmp_path: Path) -> 
     ):
         evidence = evidence_of(tmp_path, {OUTCOME: text})
 
-        with pytest.raises(HarnessError, match="has an unknown format"):
+        with pytest.raises(HarnessError, match="has another format than the provisioner declares"):
             _ = evidence.outcome
 
 

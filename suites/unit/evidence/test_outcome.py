@@ -53,9 +53,7 @@ def test_value_that_is_not_text_is_shown_as_json() -> None:
 def test_missing_decision_is_none_and_a_missing_exit_code_is_an_error() -> None:
     for pointer in ("/done/2", "/done/-1", "/done/²", "/a/b", "/done/0/1"):
         assert read(decision=pointer).action is None, pointer
-        with pytest.raises(
-            HarnessError, match=rf"has an unknown format \(it has no '{pointer}'\): "
-        ):
+        with pytest.raises(HarnessError, match=rf"'outcome\.file' \(it has no '{pointer}'\): "):
             read(exit_code=pointer)
 
 
@@ -85,7 +83,7 @@ def test_event_times_are_read_from_the_declared_keys() -> None:
     first = event.replace(":01Z", ":00Z")
     assert parse_timed_events(first, declared, "e") == [("apt", 0.0, 2.5)]
     assert parse_timed_events(event, EventFiles(path="/e/*", name="/TaskName"), "e") == []
-    with pytest.raises(HarnessError, match="The event file 'e' has an unknown format"):
+    with pytest.raises(HarnessError, match="The event file 'e' has another format"):
         parse_timed_events(event.replace("1970", "then"), declared, "e")
 
 
@@ -118,5 +116,6 @@ def test_malformed_outcome_is_refused_with_the_reason() -> None:
             ProvisioningOutcome.from_json(text, file)
 
         assert str(caught.value) == (
-            f"The outcome of provisioning in '/o.json' has an unknown format ({why}): {text!r}."
+            f"The outcome of provisioning in '/o.json' has another format than the provisioner declares in "
+            f"'outcome.file' ({why}): {text!r}."
         ), text

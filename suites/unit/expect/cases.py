@@ -303,14 +303,14 @@ REFUSED = {
         lambda e: expect.step_failed(e, "install-driver"), message="but its status is 'done'"
     ),
     "run_ended_at: an ignored failure": Case(
-        lambda e: expect.run_ended_at(e, "restart-dcgm"), message="but its error is: none"
+        lambda e: expect.run_ended_at(e, "restart-dcgm"), message="but the run's error is: none"
     ),
     "run_ended_at: a later step": Case(
         lambda e: expect.run_ended_at(e, "restart-dcgm"),
         lambda f: f.outcome(
             exit_code=4, error="Step 'start-kubelet' failed. It is slow.\nexit code"
         ),
-        message="at the step 'restart-dcgm', but its error is: Step 'start-kubelet' failed. It is slow.",
+        message="at the step 'restart-dcgm', but the run's error is: Step 'start-kubelet' failed. It is slow.",
     ),
     "run_ended_at: a step that has not failed": Case(
         lambda e: expect.run_ended_at(e, "install-driver"),

@@ -318,7 +318,7 @@ UNDECIDED = {
         expectation=expect.provisioned,
         outcome=FILE,
         texts=(("document", '{"steps": []}'),),
-        message="has an unknown format (it has no '/result/code')",
+        message="in 'outcome.file' (it has no '/result/code')",
     ),
     "steps that are no list": Case(
         expectation=lambda e: expect.step_of(e, "x"),
@@ -359,7 +359,7 @@ UNDECIDED = {
         expectation=lambda e: expect.events_recorded(e, "up"),
         outcome=EVENTS,
         texts=(("events", "{"),),
-        message="The event file '/var/log/my/a.jsonl' has an unknown format",
+        message="The event file '/var/log/my/a.jsonl' has another format",
     ),
 }
 

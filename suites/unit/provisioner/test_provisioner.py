@@ -85,7 +85,7 @@ def test_command_that_is_not_a_list_of_words_or_not_declared_is_refused() -> Non
 
 
 def test_requested_configuration_is_refused_if_no_configuration_file_is_declared() -> None:
-    with pytest.raises(BadInputError, match=r"key 'config': .* asks for 'gpu_node'; declare one"):
+    with pytest.raises(BadInputError, match=r"key 'config': .* asks for 'gpu_node'; declare a "):
         MINE.guest_files({}, {"gpu_node": True})
 
 

@@ -97,11 +97,11 @@ REFUSED = {
     "file of the harness": Refused(
         f"{JOINED}write_files: [{{path: /opt/./mine, content: x}}]\n",
         "key 'write_files': The provisioner or the harness also writes '/opt/mine', so the file "
-        "would be overwritten; remove that path here.",
+        "would be overwritten; remove the path from 'write_files' of this user-data.",
     ),
     "rule of no known form": Refused(
         "merge_how: append everything\nruncmd: []\n",
-        "key 'merge_how': cloud-init does not know this rule, 'append everything'; write it like "
+        "key 'merge_how': cloud-init does not know the rule for merging 'append everything'; write a rule such as "
         "'dict(recurse_list)+list(append)'.",
     ),
     "rule that is a number": Refused("merge_how: 7\nruncmd: []\n", "key 'merge_how': "),

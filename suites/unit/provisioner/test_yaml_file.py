@@ -203,9 +203,10 @@ REFUSED = {
     **{
         f"command {name!r} with a key of its own": Refused(
             text=f"{THIN}commands: {{{name}: [/bin/true]}}\n",
-            message=f":4: key 'commands.{name}': '{name}' has a key of its own; move the command to that key.",
+            message=f":4: key 'commands.{name}': The command '{name}' can't be in 'commands'; declare the command "
+            f"by the key '{key}' of the provisioner.",
         )
-        for name in ("boot", "bake", "teardown")
+        for name, key in (("boot", "run"), ("bake", "bake"), ("teardown", "teardown"))
     },
     "no user-data": Refused(
         change=lambda p: (p.folder / "user-data.yaml").unlink(),
