@@ -48,8 +48,8 @@ def make_private_folder(folder: Path) -> Path:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except OSError as error:
         raise HarnessError(
-            f"The folder '{folder}' can't be created ({error.strerror}); choose a writable folder, "
-            "by XDG_CACHE_HOME for the cache or by --evidence-dir for evidence."
+            f"The folder '{folder}' can't be created ({error.strerror}); choose a writable folder; "
+            "XDG_CACHE_HOME sets the folder of the cache, and --evidence-dir the folder of the evidence."
         ) from error
     return folder
 

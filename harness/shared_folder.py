@@ -152,7 +152,7 @@ def _require_plausible(path: Path, state: os.stat_result, folder: int) -> None:
 
 def _strange(path: Path, state: os.stat_result, why: str) -> StrangeFileError:
     return StrangeFileError(
-        f"'{path}' of user {user_name(state.st_uid)} is not a file of the harness: {why}; remove it."
+        f"'{path}' of user {user_name(state.st_uid)} is not a file of the harness: {why}; remove this file."
     )
 
 

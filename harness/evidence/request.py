@@ -220,7 +220,7 @@ def node_request(
         for name in commands:
             if name in request.commands or name == _DKMS_STATUS:
                 raise BadInputError(
-                    "The harness uses this name for the output of its own command; choose "
+                    f"The harness uses the name '{name}' for the output of a command of its own; choose "
                     "another name.",
                     source=provisioner.where,
                     key=f"evidence.commands.{name}",

@@ -191,7 +191,7 @@ def evidence_of(expectations: Sequence[NodeExpectation]) -> AdditionalEvidence:
             other = merged.commands.get(name, argv)
             if list(other) != list(argv):
                 raise BadInputError(
-                    f"Another expectation uses this name for the output of {list(other)}; choose "
+                    f"Another expectation uses the name '{name}' for the output of {list(other)}; choose "
                     "another name.",
                     source=f"the expectation '{expectation.name}'",
                     key=f"commands.{name}",

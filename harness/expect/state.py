@@ -32,7 +32,7 @@ def unchanged(before: NodeState, after: NodeState, *, allow: AllowedChanges | No
         )
         raise HarnessError(
             f"The states of '{before.node}' and '{after.node}' can't be compared, because these "
-            f"parts are unknown:\n{parts}\nMake these parts readable, or allow them to differ.",
+            f"parts are unknown:\n{parts}\nMake these parts readable, or let the test allow these parts to differ.",
             evidence=after.folder,
         )
     if diff.changes:

@@ -65,14 +65,14 @@ def merge(folders: Iterable[Path], to: Path, *, is_partial: bool, root: Path) ->
         reports = each.reports.resolve()
         if to.resolve().is_relative_to(reports):
             raise BadInputError(
-                f"'{to}' is in the reports of shard {each.name}, which would be overwritten; name "
-                "another folder.",
+                f"'{to}' is in the folder of the reports of shard {each.name}, and the merge would overwrite "
+                "these reports; name another folder.",
                 source="--to",
             )
         if reports.is_relative_to((to / ALLURE).resolve()):
             raise BadInputError(
-                f"The reports of shard {each.name} are in '{to / ALLURE}', which would be removed; name another "
-                "folder.",
+                f"The reports of shard {each.name} are in '{to / ALLURE}', and the merge would remove this "
+                "folder; name another folder.",
                 source="--to",
             )
     if problems and not is_partial:

@@ -81,7 +81,7 @@ class _KeptEvidence:
         if self.error is None:
             saved = "" if self.saved is None else f"; {self.saved}"
             return f"kept in '{self.folder}'{saved}"
-        return f"could only partly be kept in '{self.folder}': {self.error}"
+        return f"not kept completely in '{self.folder}': {self.error}"
 
 
 class Reporter:

@@ -118,7 +118,7 @@ _AT = r"(?:GPU [0-9a-f:.]+: |GPU\d+ )?"
 #: The function that logs a message; from branch 580 on, the number of the GPU precedes it.
 _FUNCTION = r"(?:GPU\d+ )?\w+: "
 _GPU = rf"The NVIDIA v?GPU {_ADDRESS} \(PCI ID: (?P<device>[0-9a-f]{{4}}:[0-9a-f]{{4}})\)"
-_ANOTHER_GPU = "Choose a release that supports it, or a node with another GPU."
+_ANOTHER_GPU = "Choose a release of the driver that supports the GPU, or a node with another GPU."
 _LOST_NAME = "the GPU is lost"
 _REBOOT = "Reboot the node; if it happens again, have the machine repaired."
 _RESET = "Reset the GPU or reboot the node; if it happens again, have the machine repaired."
@@ -132,8 +132,8 @@ _SEE_ABOVE = "The messages above this message say why."
 UNSUPPORTED = _refusal(
     rf"{_GPU} installed in this system is not supported by the\b"
     r"(?: NVIDIA (?P<version>\d+(?:\.\d+)+) driver release\.)?",
-    "The NVIDIA driver {version} does not support the GPU {address} ({device}): it is too new or too "
-    "old for this release.",
+    "The NVIDIA driver {version} does not support the GPU {address} ({device}): the GPU is too new "
+    "or too old for this driver.",
     OSAPI,
     _ANOTHER_GPU,
 )
@@ -170,14 +170,14 @@ _REFUSALS = (
         r"The (?:NVIDIA )?(?P<model>[^\n]+?) GPU installed in this system is supported through the "
         r"NVIDIA (?P<branch>\S+) Legacy drivers?\.(?:[^\0]{0,200}? The (?P<version>\d+(?:\.\d+)+) "
         r"NVIDIA driver will ignore this GPU\.(?: Continuing probe\.*)?)?",
-        "The installed driver does not support the {model}, which only the legacy branch {branch} "
-        "does.",
+        "The installed driver does not support the {model}; only the legacy branch {branch} "
+        "supports this GPU.",
         "NixOS/nixpkgs and other public reports, branches 390 to 580",
-        "Install that branch, or use a node with another GPU.",
+        "Install the driver of that branch, or use a node with another GPU.",
     ),
     _refusal(
         rf"ignoring the legacy GPU {_ADDRESS}",
-        "The installed driver does not support the GPU {address}, which only a legacy branch does.",
+        "The installed driver does not support the GPU {address}; only a legacy branch supports it.",
         NV_PCI,
         _ANOTHER_GPU,
     ),

@@ -300,7 +300,10 @@ def _operands(
     if found < count or (found > count and not at_least):
         least = "at least " if at_least else ""
         noun = "operand" if count == 1 else "operands"
-        raise unknown_use(call, f"the fake of 'ctr' takes {least}{count} {noun} here, not {found}")
+        raise unknown_use(
+            call,
+            f"the fake of 'ctr' expects {least}{count} {noun} of this subcommand, but got {found}",
+        )
     return invocation.operands
 
 

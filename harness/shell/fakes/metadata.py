@@ -132,7 +132,10 @@ class InstanceMetadata(Fake):
             is_transient |= bool(answer.exit_code) and invocation.has("--retry-all-errors")
             if not is_transient or attempt == retries:
                 return Answer(stdout=answer.stdout, stderr=errors, exit_code=answer.exit_code)
-        raise unknown_use(call, f"the fake of 'curl' stops after {_MOST_RETRIES} retries")
+        raise unknown_use(
+            call,
+            f"the fake of 'curl' makes at most {_MOST_RETRIES} retries, but '--retry' asks for {retries}",
+        )
 
     def _attempt(self, invocation: Invocation, path: str, query: str) -> tuple[Answer, bool]:
         """Return curl's output for one attempt, and whether curl may retry after the attempt."""

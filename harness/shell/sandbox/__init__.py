@@ -223,8 +223,8 @@ def find_refusal(kind: SandboxKind, runner: Runner, network: Network = Network.L
             )
         if is_thrown_away and not (proof / "file").exists():
             raise HarnessError(
-                f"A deletion in the sandbox '{kind.value}' reached the host; shell tests can't "
-                "run here, please report this kernel."
+                f"A deletion in the sandbox '{kind.value}' reached the host, so shell tests "
+                "can't run with this kernel; please report the kernel's version to the project."
             )
     return ""
 

@@ -298,7 +298,9 @@ class RootFiles:
         if len(parts) < 2 or parts[0] not in {"sys", "proc"}:
             return None
         if parts[0] == "proc" and (parts[1].isdigit() or parts[1].endswith("self")):
-            raise HarnessError(f"'{path}' can't be faked: it is a file of a process.")
+            raise HarnessError(
+                f"'{path}' can't be faked: this file of procfs belongs to a process."
+            )
         if parts[0] == "proc" and self.is_file(inside):
             return inside
         folder = Path("/", *parts[:2])

@@ -261,7 +261,7 @@ class _Migration:
 
     def _intercept(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         del words
-        self.scopes[-1].give_up(text, f"'{keyword}' has no equivalent here")
+        self.scopes[-1].give_up(text, f"'{keyword}' has no equivalent in Python")
 
     def _skip(self, keyword: str, text: str, words: Sequence[Word]) -> None:
         del keyword
@@ -412,7 +412,7 @@ class _Migration:
         elif form[:1] == ["run"]:
             code = f"Run {rest_after(text, 2)}"
         else:
-            scope.give_up(text, "'When' begins with 'When call' or 'When run'")
+            scope.give_up(text, "'When' must be followed by 'call' or 'run'")
             return
         scope.add(Kind.EVALUATION, code)
 

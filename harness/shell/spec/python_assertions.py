@@ -299,7 +299,7 @@ class AssertionWriter:
             elif modifier.name in _SHELL_PARTS:
                 commands.append(f"spec_part {modifier.name} {modifier.number or ''}".rstrip())
             else:
-                raise NoEquivalentError(f"'{modifier.name}' has no equivalent here")
+                raise NoEquivalentError(f"'{modifier.name}' has no equivalent in Python")
         return "; ".join(commands)
 
     def _word(self, argument: str, unknown: Mapping[str, Word]) -> str:
@@ -336,7 +336,7 @@ class AssertionWriter:
                 return self._succeeds(f"spec_has_attribute {letter} {sentence.subject.argument}")
             return f"'{letter}' in result.variables[{sentence.subject.argument!r}].attributes"
         if name not in _TEXT_TESTS:
-            raise NoEquivalentError(f"'{_plain(name, unknown)}' has no equivalent here")
+            raise NoEquivalentError(f"'{_plain(name, unknown)}' has no equivalent in Python")
         arguments = sentence.matcher.arguments
         wanted = self._text(arguments[0], unknown) if arguments else ""
         is_status = sentence.subject.kind is SubjectKind.STATUS and not sentence.modifiers
@@ -385,4 +385,4 @@ def _modified(base: str, modifier: Modifier) -> str:
         return f"{base}.read_text()"
     if modifier.name == "length":
         return f"str(len({base}))"
-    raise NoEquivalentError(f"'{modifier.name}' has no equivalent here")
+    raise NoEquivalentError(f"'{modifier.name}' has no equivalent in Python")

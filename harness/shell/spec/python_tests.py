@@ -160,7 +160,9 @@ class TestWriter:
                 f"assert {test}" for left, test in _LEFT.items() if left not in writer.claims
             )
             if not example.has(Kind.EXPECTATION, Kind.ASSERTION):
-                self.lines.append(_by_hand("When", "shellspec asks for an expectation"))
+                self.lines.append(
+                    _by_hand("When", "shellspec warns about an example without an expectation")
+                )
         elif not has_when and any(line.startswith("shell.define(") for line in self.lines):
             self.lines.append('assert result.stderr == ""')
         for hook in after:

@@ -153,9 +153,12 @@ def test_line_without_equivalent_is_marked_for_translation_by_hand() -> None:
     module = _migrate("It 'x'\nWhen call f\nThe output should be odd\nIntercept h\nEnd\n")
 
     assert (
-        "to be translated by hand ('be' has no equivalent here): The output should be o" in module
+        "to be translated by hand ('be' has no equivalent in Python): The output should be o"
+        in module
     )
-    assert "to be translated by hand ('Intercept' has no equivalent here): Intercept h" in module
+    assert (
+        "to be translated by hand ('Intercept' has no equivalent in Python): Intercept h" in module
+    )
 
 
 def _outcomes(project: SpecProject, text: str) -> dict[str, str]:

@@ -244,7 +244,7 @@ def test_cache_folder_that_cannot_be_created_is_reported_with_a_remedy(
     assert said.startswith(
         f"harness: The folder '{tmp_path}/file/gpu-node-harness/payloads' can't"
     )
-    assert "by XDG_CACHE_HOME" in said
+    assert "XDG_CACHE_HOME sets the folder" in said
 
 
 def test_payload_build_writes_the_payload_into_the_cache_and_prints_its_path(

@@ -404,8 +404,8 @@ def test_declared_evidence_command_with_a_reserved_name_is_refused() -> None:
         with pytest.raises(BadInputError) as caught:
             node_request([], mine)
         assert str(caught.value) == (
-            f"/p/mine.yaml: key 'evidence.commands.{name}': The harness uses this name for the output "
-            "of its own command; choose another name."
+            f"/p/mine.yaml: key 'evidence.commands.{name}': The harness uses the name '{name}' for the output "
+            "of a command of its own; choose another name."
         )
 
 

@@ -435,5 +435,5 @@ def test_evidence_request_combines_the_requests_of_all_expectations() -> None:
     }
     assert list(both.files) == ["/a", "/b"]
     assert not evidence_of([]).commands
-    with pytest.raises(BadInputError, match=r"uses this name for the output of \['a'\]"):
+    with pytest.raises(BadInputError, match=r"uses the name '.*' for the output of \['a'\]"):
         evidence_of([needing(a=["a"]), needing(b=["b"]), needing(a=["a", "-x"])])

@@ -407,7 +407,7 @@ def test_reports_of_a_shard_are_not_overwritten(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(tmp_path / "1")
     place = tmp_path / "link/start-1/allure"
 
-    with pytest.raises(BadInputError, match="in the reports of shard 1/1"):
+    with pytest.raises(BadInputError, match="in the folder of the reports of shard 1/1"):
         merge([tmp_path / "other"], place, is_partial=False, root=tmp_path)
 
     assert not place.exists()
@@ -946,7 +946,7 @@ def test_merge_refuses_to_remove_a_shard_in_the_folder_of_an_earlier_merge(tmp_p
     shard = a_shard(merged / "allure")
 
     with pytest.raises(
-        BadInputError, match=r"shard 1/1 are in '.*/merged/allure', which would be removed"
+        BadInputError, match=r"shard 1/1 are in '.*/merged/allure', and the merge would remove"
     ):
         merge([shard], merged, is_partial=False, root=tmp_path)
 

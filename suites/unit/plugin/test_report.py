@@ -86,7 +86,7 @@ def test_evidence_of_other_sources_is_kept_if_one_source_fails(tmp_path: Path) -
     first, second = reporter._keep(an_item(), WRONG)
 
     folder = tmp_path / "a.py-test_x"
-    assert first.sentence == f"could only partly be kept in '{folder}/one': OSError('full')"
+    assert first.sentence == f"not kept completely in '{folder}/one': OSError('full')"
     assert second.sentence == f"kept in '{folder}/two'"
     assert sound.gathered == [(folder / "two", WRONG)]
     assert second.moved == {Path("/run/evidence"): folder / "two"}

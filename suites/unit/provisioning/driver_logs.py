@@ -115,7 +115,7 @@ PUBLIC_LOGS = (
             "NVRM: No NVIDIA GPU found.",
         ),
         says=Log.FAULT,
-        words="only the legacy branch 470.xx does",
+        words="only the legacy branch 470.xx supports this GPU",
         can_retry_help=False,
         can_rebuild_help=False,
     ),

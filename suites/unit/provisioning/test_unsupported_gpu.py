@@ -24,8 +24,8 @@ OTHER_FORMAT = "modprobe: ERROR: could not insert 'nvidia': Exec format error"
 REJECTED_KEY = "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
 LOST = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n"
 TOLD = (
-    f"The NVIDIA driver {VERSION} does not support the GPU 0000:0b:00.0 (10de:2bb5): it is too new "
-    "or too old for this release. Choose a release that supports it, or a node with another GPU."
+    f"The NVIDIA driver {VERSION} does not support the GPU 0000:0b:00.0 (10de:2bb5): the GPU is too new "
+    "or too old for this driver. Choose a release of the driver that supports the GPU, or a node with another GPU."
 )
 
 

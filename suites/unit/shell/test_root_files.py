@@ -236,9 +236,9 @@ def test_path_that_cannot_be_faked_is_refused(files: RootFiles) -> None:
     files.make_folder("/sys/module")
 
     for path, why in (
-        ("/proc/1/status", "it is a file of a process"),
-        ("/proc/self/status", "it is a file of a process"),
-        ("/proc/thread-self/status", "it is a file of a process"),
+        ("/proc/1/status", "this file of procfs belongs to a process"),
+        ("/proc/self/status", "this file of procfs belongs to a process"),
+        ("/proc/thread-self/status", "this file of procfs belongs to a process"),
         ("/sys/module", "the kernel provides no directory '/sys/module'"),
         ("/sys/absent/file", "the kernel provides no directory '/sys/absent'"),
         ("/proc/absent", "the kernel provides no directory '/proc/absent'"),

@@ -68,8 +68,16 @@ def test_unsupported_invocation_of_a_fake_is_refused_with_the_reason() -> None:
         (fakes.Packages(), ["dpkg", "--compare-versions", "1", "nearly", "2"], "one of"),
         (fakes.InstanceMetadata({}), ["curl", "-sX", "PUT", "http://x"], "the method 'GET'"),
         (fakes.Containerd(), ["ctr", "images", "convert"], "subcommand 'images convert'"),
-        (fakes.Containerd(), ["ctr", "images", "pull"], "takes 1 operand here, not 0"),
-        (fakes.Containerd(), ["ctr", "run", "x"], "takes at least 2 operands here, not 1"),
+        (
+            fakes.Containerd(),
+            ["ctr", "images", "pull"],
+            "expects 1 operand of this subcommand, but got 0",
+        ),
+        (
+            fakes.Containerd(),
+            ["ctr", "run", "x"],
+            "expects at least 2 operands of this subcommand, but got 1",
+        ),
         (fakes.Systemd(), ["systemctl", "start"], "needs the name of a unit"),
         (fakes.Systemd(), ["systemctl", "stop", "nvidia-*"], r"the pattern 'nvidia-\*'"),
         (fakes.Packages(), ["apt-get", "purge", "-y", "nvidia-*"], r"the pattern 'nvidia-\*'"),

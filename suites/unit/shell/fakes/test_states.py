@@ -965,7 +965,7 @@ def test_curl_with_a_huge_number_of_retries_ends_at_the_first_success_or_is_refu
         assert (answer.exit_code, answer.stderr.count("curl: (7)")) == (0, 2)
         metadata.is_up = False
         with pytest.raises(
-            UnknownInvocationError, match="the fake of 'curl' stops after 1000 ret"
+            UnknownInvocationError, match="the fake of 'curl' makes at most 1000 ret"
         ):
             run(metadata, f"curl {options} {count} {METADATA}")
         assert run(metadata, f"curl {options} 1000 {METADATA}").exit_code == 7
