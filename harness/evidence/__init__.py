@@ -432,7 +432,7 @@ class Evidence(EvidenceFolder):
         units = self.shown_units
         if name not in units:
             raise HarnessError(
-                f"The unit '{name}' was not gathered; gather it by "
+                f"The unit '{name}' was not gathered; gather the unit's state by "
                 f"`node.evidence(commands=unit_commands({name!r}))`.",
                 evidence=self.folder,
             )

@@ -30,8 +30,8 @@ def refuse_gaps(folder: Path, kind: Kind, *patterns: str) -> None:
     refuse_closed(folder, *patterns)
     for pattern in unrequested(folder, kind, patterns):
         raise HarnessError(
-            f"'{pattern}' was not gathered, so the evidence does not show whether it exists; gather "
-            f"it by `node.evidence(files=[{pattern!r}])`.",
+            f"'{pattern}' was not gathered, so the evidence does not show whether the file exists; "
+            f"gather the file by `node.evidence(files=[{pattern!r}])`.",
             evidence=folder,
         )
 
@@ -42,7 +42,7 @@ def refuse_closed(folder: Path, *patterns: str) -> None:
         if _hides(closed, str(PurePosixPath(pattern)).split("/")):
             raise HarnessError(
                 f"The user on the node had no permission to read '{closed}', so the evidence does "
-                f"not show whether '{pattern}' exists or what it contains. Gather it as root.",
+                f"not show whether '{pattern}' exists or what it contains. Gather the evidence as root.",
                 evidence=folder,
             )
 

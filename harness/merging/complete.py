@@ -142,14 +142,21 @@ def read_shards(folders: Iterable[Path]) -> tuple[list[ShardReports], list[str]]
 
 def _differences(shards: Sequence[ShardReports]) -> list[str]:
     first = shards[0]
-    return [
-        f"Shard {each.name} collected {each.manifest.collected} tests, and shard {first.name} collected "
-        f"{first.manifest.collected}, but not the same tests: run all shards of the same commit with the "
-        "same options."
-        for each in shards
-        if (each.manifest.collection_sha256, each.manifest.count)
-        != (first.manifest.collection_sha256, first.manifest.count)
-    ]
+    problems: list[str] = []
+    for each in shards:
+        if each.manifest.count != first.manifest.count:
+            problems.append(
+                f"Shards {first.name} and {each.name} are from different runs: one run has "
+                f"{first.manifest.count} shards, and the other run {each.manifest.count}. Give the "
+                "folders of the shards of one run."
+            )
+        elif each.manifest.collection_sha256 != first.manifest.collection_sha256:
+            problems.append(
+                f"Shard {each.name} collected {each.manifest.collected} tests, and shard {first.name} "
+                f"collected {first.manifest.collected}, but not the same tests: run all shards of the "
+                "same commit with the same options."
+            )
+    return problems
 
 
 def _gaps(shards: Sequence[ShardReports]) -> list[str]:

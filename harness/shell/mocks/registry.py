@@ -104,7 +104,7 @@ class MockRegistry:
             return Answer(stderr=f"{name}: command not found\n", exit_code=COMMAND_NOT_FOUND)
         line = shlex.join([short, *arguments])
         self.violations.append(
-            f"'{line}' was run, but '{short}' is not mocked. Mock it, or allow the real "
+            f"'{line}' was run, but '{short}' is not mocked. Mock '{short}', or allow the real "
             f"command with 'allow'."
         )
         return Answer(stderr=f"{short}: not mocked\n", exit_code=COMMAND_NOT_FOUND)

@@ -115,6 +115,7 @@ def test_error_for_an_archive_of_several_machines_says_how_to_choose_one(
 
     said = capsys.readouterr().err
     assert (
-        "'t.py-test/one', 't.py-test/two'; unpack it, and name the folder of one machine" in said
+        "'t.py-test/one', 't.py-test/two'; unpack the archive, and name the folder of one machine"
+        in said
     )
     assert "cache" not in said

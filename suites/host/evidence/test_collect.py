@@ -151,7 +151,7 @@ def test_absent_file_is_none_but_a_file_that_was_not_gathered_is_an_error(tmp_pa
         with pytest.raises(HarnessError, match=rf"'{path}' was not gathered.*files=\['{path}'\]"):
             evidence.file(path)
     with pytest.raises(
-        HarnessError, match=r"gather it by `node.evidence\(files=\['/etc/x/\*'\]\)`"
+        HarnessError, match=r"gather the file by `node.evidence\(files=\['/etc/x/\*'\]\)`"
     ):
         evidence.files("/etc/x")
 

@@ -302,7 +302,9 @@ def test_unreadable_file_raises_an_error_but_an_absent_file_is_none(tmp_path: Pa
     (tmp_path / "e/requested.json").write_text(request)
 
     evidence = Evidence(tmp_path / "e")
-    with pytest.raises(HarnessError, match=r"no permission to read '/a'.*Gather it as root"):
+    with pytest.raises(
+        HarnessError, match=r"no permission to read '/a'.*Gather the evidence as root"
+    ):
         evidence.file("/a")
     assert evidence.file("/b") is None
 
