@@ -140,7 +140,7 @@ class ArtifactCache(Generic[M]):
         """
         return self._remove(
             lambda _artifact, total_mib: total_mib > limit_mib,
-            reason=f"it is not in use, and the limit is {limit_mib} MiB.",
+            reason=f"it is not in use, and the cache was larger than its limit of {limit_mib} MiB.",
         )
 
     def remove(self, chosen: Collection[Path]) -> list[Removal]:
@@ -155,7 +155,7 @@ class ArtifactCache(Generic[M]):
             names |= more
         return self._remove(
             lambda artifact, _total_mib: artifact.folder.name in names,
-            reason="it was named, or an image or checkpoint on which it is based was named.",
+            reason="the command names it, or names an image or checkpoint on which it is based.",
         )
 
     def _remove(
@@ -219,7 +219,7 @@ class ArtifactCache(Generic[M]):
                         Removal(
                             path=path,
                             size_mib=stat.st_blocks * 512 / MIB,
-                            reason=f"it is in '{name}', and was not changed for {days}.",
+                            reason=f"it is in the folder '{name}' of temporary files, and was not changed for {days}.",
                         )
                     )
         return removals

@@ -151,8 +151,8 @@ class ManifestFormat(Generic[M]):
             size = path.stat().st_size
             if size != fact.size:
                 raise self._damaged(
-                    f"The {self.noun}'s file '{path}' has {size} bytes, but {fact.size} were "
-                    "published."
+                    f"The {self.noun}'s file '{path}' has {size} bytes, but its manifest "
+                    f"states {fact.size}."
                 )
 
     def check_digests(self, folder: Path, manifest: M) -> None:
@@ -163,7 +163,7 @@ class ManifestFormat(Generic[M]):
             if found != fact:
                 raise self._damaged(
                     f"The {self.noun}'s file '{folder / name}' has the digest "
-                    f"{found.sha256[:16]}…, but {fact.sha256[:16]}… was published."
+                    f"{found.sha256[:16]}…, but its manifest states {fact.sha256[:16]}…."
                 )
         write_stamp(folder, fingerprint)
 
@@ -173,8 +173,8 @@ class ManifestFormat(Generic[M]):
             raise self.orphaned(folder, parent)
         if self.read(parent).files[DISK].sha256 != pin.disk_sha256:
             raise self._damaged(
-                f"The {self.noun} in '{folder}' needs the former disk of the {self.noun} in "
-                f"'{parent}', which was made again with another disk."
+                f"The disk of the {self.noun} in '{folder}' is based on an earlier disk of '{parent}'; "
+                f"the {self.noun} in '{parent}' was made again since, and has another disk."
             )
 
     def orphaned(self, folder: Path, parent: Path) -> DamagedError:

@@ -160,7 +160,9 @@ class ArtifactStore:
                     result = published(fetched)
                 except DamagedError as error:
                     # For example, the fetched folder has an overlay on a disk that this host lacks.
-                    progress.report(Stage.REFUSED, f"{error} It is made here.")
+                    progress.report(
+                        Stage.REFUSED, f"{error} The {self._noun} is made on this host."
+                    )
                     shutil.rmtree(self.move_to_trash(folder), ignore_errors=True)
                 else:
                     if result is not None:

@@ -206,10 +206,12 @@ def _add_shell(subjects: Actions) -> None:
         help="how often to run each suite; the median of the runs is shown",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="leave out the suite of 5,000 examples"
+        "--quick", action="store_true", help="do not measure the suite of 5,000 examples"
     )
     parser.add_argument(
-        "--realistic", action="store_true", help="measure only the realistic suite and the start"
+        "--realistic",
+        action="store_true",
+        help="measure only the realistic suite, and the start of pytest",
     )
     parser.add_argument(
         "--repeat-under-load",

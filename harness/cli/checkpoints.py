@@ -37,7 +37,8 @@ def add_parser(commands: Commands) -> None:
     )
     rm = actions.add_parser(
         "rm",
-        help="remove checkpoints and the checkpoints made from them, unless a machine uses them",
+        help="remove the named checkpoints, and all checkpoints made from these; a checkpoint that a "
+        "machine needs stays",
     )
     rm.add_argument(
         "checkpoint",
@@ -50,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         "--limit-mib",
         type=whole_number,
         metavar="MIB",
-        help=f"disk space that checkpoints may take (default: {Settings().checkpoint_limit_mib})",
+        help=f"disk space that all checkpoints together may take (default: {Settings().checkpoint_limit_mib})",
     )
     limit.add_argument(
         "--all",

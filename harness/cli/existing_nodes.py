@@ -51,21 +51,21 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="check only this expectation, from an installed package or this list; may be "
-        f"repeated: {', '.join(each.name for each in NODE_EXPECTATIONS)}",
+        help="check only this expectation (default: all of them); may be repeated; an expectation of an "
+        f"installed package, or one of: {', '.join(each.name for each in NODE_EXPECTATIONS)}",
     )
     judge.add_argument(
         "--evidence-dir",
         type=Path,
         default=Settings().evidence_folder,
         metavar="DIR",
-        help="keep the evidence below this folder, in node/HOST (default: %(default)s)",
+        help="write the evidence into the folder node/HOST of this folder (default: %(default)s)",
     )
     judge.add_argument(
         "--nvidia-smi",
         action="store_true",
-        help="also run `nvidia-smi -q` on the node, and check its report; the command makes "
-        "the node load the driver's module",
+        help="also run `nvidia-smi -q` on the node, and check its report; nvidia-smi makes "
+        "the node load the driver's kernel module",
     )
     add_json_option(judge)
     judge.set_defaults(run=_judge)

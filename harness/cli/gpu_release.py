@@ -32,7 +32,8 @@ _UNPACK_S = 300.0
 def add_parser(commands: Actions) -> None:
     parser = commands.add_parser(
         "release",
-        help="make the data of a release of NVIDIA's driver from its open kernel modules",
+        help="generate the data that an emulated GPU needs for a release of NVIDIA's driver, from the "
+        "source of its open kernel modules",
     )
     add_gpu_options(parser)
     parser.add_argument(
@@ -47,7 +48,8 @@ def add_parser(commands: Actions) -> None:
         type=Path,
         default=Path("gpu-models"),
         metavar="DIR",
-        help="the folder of GPU models for the data (default: %(default)s); name the same folder later with --gpu-models",
+        help="the folder of GPU models into which the data is written (default: %(default)s); pass this "
+        "folder as --gpu-models to the commands that need the data",
     )
     parser.set_defaults(run=_release)
 

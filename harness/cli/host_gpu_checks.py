@@ -58,8 +58,8 @@ def _checks(
         ]
     if not is_needed:
         return []
-    found = "There is an inventory of GPUs, but this host has no GPU of the catalogue's vendors."
-    remedy = "Look for the GPU with `lspci -nn`; if it left the bus, reboot the host."
+    found = "This host has an inventory of GPUs, but its PCI bus has no GPU of the vendors in the catalogue."
+    remedy = "Look for the GPU with `lspci -nn`; if `lspci` does not list it, reboot the host."
     return [_check("GPUs of this host", found, remedy, is_met=False)]
 
 

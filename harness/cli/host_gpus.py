@@ -51,7 +51,7 @@ def add_parser(commands: Actions) -> None:
 
     release = actions.add_parser(
         "release",
-        help="end the quarantine of a GPU that responds again and is bound to its drivers",
+        help="bind a quarantined GPU that answers again to its earlier drivers, and end its quarantine",
     )
     add_host_gpu_options(release)
     release.add_argument("address", metavar="ADDRESS", help="PCI address, such as 0000:65:00.0")
@@ -59,7 +59,7 @@ def add_parser(commands: Actions) -> None:
 
     restore = actions.add_parser(
         "restore",
-        help="bind GPUs to their earlier drivers if the process that leased them was killed",
+        help="after a process with leased GPUs was killed, bind these GPUs to their earlier drivers",
     )
     add_host_gpu_options(restore)
     restore.set_defaults(run=_restore)

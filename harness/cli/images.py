@@ -63,10 +63,12 @@ def add_parser(commands: Commands) -> None:
         add_json_option(action)
     add_store_options(build)
     fetch.add_argument(
-        "--offline", action="store_true", help="use the cached image; fail if there is none"
+        "--offline",
+        action="store_true",
+        help="use the image in the cache, without a network; fail if the cache has no such image",
     )
     fetch.add_argument(
-        "--update", action="store_true", help="fetch the latest image, and renew the lock file"
+        "--update", action="store_true", help="fetch the latest image, and pin it in the lock file"
     )
     fetch.add_argument(
         "--mirror",

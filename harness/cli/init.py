@@ -76,8 +76,8 @@ def add_parser(commands: Commands) -> None:
         "--run",
         dest="script",
         metavar="SCRIPT",
-        help="with --provisioner: the script that machines run, relative to that folder; needed if several "
-        "scripts could be the main script",
+        help="with --provisioner: the script that machines run, as a path relative to the folder SCRIPTS; "
+        "needed if several scripts could be the main script",
     )
     parser.set_defaults(run=run)
 

@@ -120,8 +120,9 @@ def _require_movable(folder: Path) -> None:
     disk = folder / DISK
     if disk.exists() and has_absolute_backing(disk):
         raise HarnessError(
-            f"The disk refers to '{backing_name(disk)}' by an absolute path on this host; remove the "
-            "folder from the cache, and the next run makes a disk that can be moved."
+            f"The disk '{disk}' refers to its backing file by an absolute path on this host "
+            f"('{backing_name(disk)}'); remove the folder '{folder}', and the next run makes a disk that can "
+            "be moved to another host."
         )
 
 

@@ -74,14 +74,14 @@ def add_time_to_gpu(subjects: Actions) -> None:
         "--resets",
         type=whole_number,
         metavar="N",
-        help="how many fresh nodes of each mode get a policy reset afterwards; 0 for none "
+        help="on how many fresh nodes of each mode to measure a policy reset too; 0 for none "
         + _DEFAULT.format(_FULL.resets, NVIDIA.resets),
     )
     parser.add_argument(
         "--trims",
         type=whole_number,
         metavar="N",
-        help="how many nodes measure each trim of the boot path; 0 for none "
+        help="on how many nodes to measure each trim (shortening) of the boot path; 0 for none "
         + _DEFAULT.format(_FULL.trims, NVIDIA.trims),
     )
     parser.add_argument(
@@ -100,7 +100,9 @@ def add_time_to_gpu(subjects: Actions) -> None:
         + _DEFAULT.format("all", Mode.PREBAKED.value),
     )
     parser.add_argument(
-        "--no-registry", action="store_true", help="measure neither precompiled drivers nor trims"
+        "--no-registry",
+        action="store_true",
+        help="measure neither precompiled drivers nor trims of the boot path",
     )
     parser.add_argument(
         "--padding-mib",
@@ -156,7 +158,7 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
         type=_share,
         default=QUANTILE,
         metavar="SHARE",
-        help="the quantile of node starts that the advice uses (default: %(default)s)",
+        help="the quantile of the measured times of node starts from which the advice is computed (default: %(default)s)",
     )
     parser.add_argument(
         "--margin",
@@ -176,7 +178,7 @@ def _add_advice_options(parser: argparse.ArgumentParser) -> None:
         type=quantity,
         default=0.0,
         metavar="SECONDS",
-        help="the time in seconds until your cloud has a node ready, for the advice (default: 0)",
+        help="the time in seconds that your cloud takes until a node is ready; the advice adds this time (default: 0)",
     )
 
 

@@ -325,8 +325,8 @@ def shrink_to_window(bars: Bars, window_mib: int) -> Bars:
         index = max(narrow, key=lambda index: narrow[index].mib)
         if narrow[index].mib == 1:
             raise BadInputError(
-                f"BARs of {[bar.mib for bar in narrow.values()]} MiB do not fit into a window of "
-                f"{window_mib} MiB; increase the window.",
+                f"32-bit BARs of {[bar.mib for bar in narrow.values()]} MiB do not fit into the window of "
+                f"a root port, which has {window_mib} MiB; raise 'root_port_window_mib'.",
                 source="MachineSpec",
                 key="root_port_window_mib",
             )
@@ -345,8 +345,8 @@ def shrink_to_aperture(bars: Bars, aperture_mib: int) -> Bars:
         index = max(wide, key=lambda index: wide[index].mib)
         if wide[index].mib == 1:
             raise BadInputError(
-                f"BARs of {[bar.mib for bar in wide.values()]} MiB do not fit into a window of "
-                f"{aperture_mib} MiB; increase the window.",
+                f"64-bit BARs of {[bar.mib for bar in wide.values()]} MiB do not fit into the window of "
+                f"a root port, which has {aperture_mib} MiB; raise 'root_port_aperture_mib'.",
                 source="MachineSpec",
                 key="root_port_aperture_mib",
             )

@@ -87,13 +87,16 @@ class ConfigSpace:
             indices = {index} if bar.bits == 32 else {index, index + 1}
             if not indices <= set(range(BAR_COUNT)) - used:
                 raise ValueError(
-                    f"BAR {index} does not fit; a function has BARs 0 to 5, and a 64-bit BAR has "
-                    "two of these numbers."
+                    f"A {bar.bits}-bit BAR {index} is not possible; a PCI function has BARs 0 to 5, "
+                    "each number is used once, and a 64-bit BAR occupies two numbers."
                 )
             used |= indices
             most = 1 << (31 if bar.bits == 32 else 62)
             if bar.size < 16 or bar.size & (bar.size - 1) or bar.size > most:
-                raise ValueError(f"BAR {index} cannot have {bar.size} bytes.")
+                raise ValueError(
+                    f"BAR {index} cannot have {bar.size} bytes; the size of a {bar.bits}-bit BAR is a "
+                    f"power of two from 16 to {most}."
+                )
         self._bars = dict(bars)
         self._has_msi = is_express and has_msi
         self._places = places

@@ -310,7 +310,7 @@ class EmulatedGpu:
         If NVIDIA's own driver has opened the GPU, that driver adds `text` to the line.
         """
         if not 1 <= number <= 0xFFFF:
-            raise ValueError(f"There is no Xid {number}; give 1 to 65535.")
+            raise ValueError(f"There is no Xid {number}; give a number from 1 to 65535.")
         with self._lock:
             if self.engine is None:
                 self._mailbox.raise_xid(number)

@@ -489,7 +489,7 @@ class _MemoryByMessages:
             pieces.append(answer[DMA.size :])
             if len(pieces[-1]) != length:
                 raise GuestMemoryError(
-                    f"QEMU read {len(pieces[-1])} of {length} bytes at {at:#x}."
+                    f"QEMU returned {len(pieces[-1])} of {length} bytes of the guest's memory at {at:#x}."
                 )
         return b"".join(pieces)
 
@@ -513,7 +513,7 @@ class _MemoryByMessages:
         answer = self._send(number, header + payload)
         if answer.flags & ERROR:
             raise GuestMemoryError(
-                f"QEMU refused {command.name} at {DMA.unpack_from(payload)[0]:#x}."
+                f"QEMU refused {command.name} at address {DMA.unpack_from(payload)[0]:#x} of the guest."
             )
         return answer.payload
 

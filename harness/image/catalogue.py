@@ -247,7 +247,7 @@ class Catalogue:
             )
         if name in self.duplicates:
             raise BadInputError(
-                f"'{self.files[name]}' is also a recipe '{name}'; rename one of the two files.",
+                f"'{self.files[name]}' is also a recipe for the image '{name}'; rename one of the two files.",
                 source=str(self.duplicates[name]),
             )
         return read_recipe(self.files[name], self.files)

@@ -44,7 +44,9 @@ def read_merged(
     if head.extends is None:
         if head.replace:
             raise own.refusal(
-                "Only a recipe with 'extends' replaces lists; remove this key.", ("replace",)
+                "This key is allowed only in a recipe that has 'extends', whose lists it replaces; remove "
+                "this key.",
+                ("replace",),
             )
         return own
     if head.schema is None:
@@ -52,8 +54,8 @@ def read_merged(
     for index, name in enumerate(head.replace):
         if not isinstance(own.data.get(name), list):
             raise own.refusal(
-                f"This recipe has no list '{name}' to replace the list of '{head.extends}'; add "
-                "the list, or remove the name here.",
+                f"This recipe has no list '{name}' that could replace the list '{name}' of "
+                f"'{head.extends}'; add the list to this recipe, or remove its name here.",
                 ("replace", index),
             )
     base_file = _base_of(own, head.extends, recipes)

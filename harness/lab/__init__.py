@@ -390,9 +390,9 @@ class Lab(LabImages):
         with contextlib.suppress(HarnessError):
             if self.transport is Transport.MPQEMU:
                 message = (
-                    f"Nodes boot, which takes longer than starting clones: '{self.transport.value}' of "
-                    f"'{self.settings.qemu}' does not reach a clone's memory, so NVIDIA's driver "
-                    "could not open a GPU in a clone. QEMU 10.1.1 or newer has no such limit; "
+                    "Each node is booted, which takes longer than starting a clone: the GPU device "
+                    f"'{self.transport.value}' of '{self.settings.qemu}' can't access a clone's memory, so "
+                    "NVIDIA's driver could not open a GPU in a clone. QEMU 10.1.1 or newer has no such limit; "
                     "'harness qemu sid' installs it."
                 )
                 self.listener(

@@ -98,7 +98,9 @@ def _lower_disks(disk: Path) -> Iterator[Path]:
     while disk.exists() and (name := backing_name(disk)) is not None:
         disk = (disk.parent / name).resolve()
         if disk in seen:
-            raise HarnessError(f"The disk '{disk}' is its own backing file; remove it.")
+            raise HarnessError(
+                f"The chain of backing files of the disk '{disk}' leads back to this disk; remove the disk."
+            )
         seen.add(disk)
         yield disk
 

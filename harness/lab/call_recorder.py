@@ -66,7 +66,7 @@ class CallRecorder:
     def __post_init__(self) -> None:
         if isinstance(self.commands, str) or not self.commands:
             raise BadInputError(
-                f"A list of commands was expected, such as ['dkms'], but this is {self.commands!r}.",
+                f"A list of commands was expected, such as ['dkms'], but {self.commands!r} was given.",
                 source="CallRecorder",
                 key="commands",
             )

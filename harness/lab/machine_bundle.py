@@ -266,7 +266,7 @@ def _truth(fields: Mapping[str, Any], key: str) -> bool:
 
 def _read_driver(name: object) -> str:
     if name == MachineDriver.NODE.value:
-        raise ValueError(f"the VM driver '{name}' saves no machines")
+        raise ValueError(f"the VM driver '{name}' can't save machines")
     return _text({"driver": name}, "driver")
 
 
@@ -330,8 +330,8 @@ def _folder_of(folder: Path) -> Path:
         return found[0]
     if found:
         raise BadInputError(
-            f"There are {len(found)} saved machines; unpack an archive first, and name the "
-            "folder of one machine: "
+            f"There are {len(found)} saved machines; name the folder of one of these machines (if this is "
+            "an archive, unpack the archive first): "
             + ", ".join(f"'{path.relative_to(folder)}'" for path in found),
             source=str(folder),
         )

@@ -132,8 +132,8 @@ class MachineSaving(MachineGpuSlots):
         if digest != checkpoint.facts[NONCE_FACT]:
             raise HarnessError(
                 f"Machine '{self.name}' was expected to continue from '{checkpoint.folder}', but "
-                "its memory does not have that checkpoint's nonce. Remove the "
-                "checkpoint (`harness checkpoints gc --all`), and run again."
+                "its memory lacks the random number that was stored when that checkpoint was made. Remove "
+                "the checkpoint (`harness checkpoints gc --all`), and run again."
             )
         self._is_agent_ready = True
 

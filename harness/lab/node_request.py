@@ -240,7 +240,7 @@ def require_applied_user_data(request: NodeRequest, provisioner: Provisioner) ->
     if request.skip_cloud_init and provisioner.user_data:
         raise BadInputError(
             f"Cloud-init applies the user-data of provisioner '{provisioner.name}', so a node "
-            "that skips cloud-init would lack it; leave 'skip_cloud_init' out of the request.",
+            "that skips cloud-init would lack this user-data; leave 'skip_cloud_init' out of the request.",
             source=provisioner.where,
             key="user_data",
         )

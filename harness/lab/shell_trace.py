@@ -125,16 +125,16 @@ def read_hits(guest: Guest, scripts: Iterable[Path]) -> tuple[Hits, list[str]]:
             what = (
                 "the file is gone"
                 if traced_script.sha256 is None
-                else "it is another version of a script, or another script"
+                else "the file is another version of a script, or another script"
             )
             refused.append(
-                f"Machine '{guest.name}' ran {_shown(path)}, but no script of '--shell-cov' has its "
-                f"content: {what}. The coverage lacks its lines."
+                f"Machine '{guest.name}' ran {_shown(path)}, but no script that '--shell-cov' measures has "
+                f"the same content: {what}. The coverage lacks the lines of this file."
             )
     if len(refused) > _MOST_REFUSED:
         left_out = len(refused) - _MOST_REFUSED
         refused[_MOST_REFUSED:] = [
-            f"Machine '{guest.name}' ran {left_out} further files that the coverage lacks."
+            f"Machine '{guest.name}' ran {left_out} more files whose lines the coverage lacks."
         ]
     return hits, refused
 

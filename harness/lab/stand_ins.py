@@ -47,8 +47,8 @@ def check_stand_ins(
         else:
             if name not in VARIABLES:
                 raise BadInputError(
-                    f"No stand-in '{name}' is known; {_nearest(name, VARIABLES)} A unit of your "
-                    "own becomes a stand-in if it is in 'files' and reads "
+                    f"There is no stand-in '{name}'; {_nearest(name, VARIABLES)} A systemd unit of your "
+                    "own is a stand-in too, if 'files' contains the unit and the unit reads "
                     f"'{STAND_INS}/{name}.env'.",
                     source="NodeRequest",
                     key=f"stand_ins.{name}",

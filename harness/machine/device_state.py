@@ -202,7 +202,7 @@ def restore_whole_state(monitor: Monitor, machine: str, state: Path) -> None:
     _, unpack = _COMPRESSORS[state.suffix]
     if shutil.which(unpack[0]) is None:
         raise HarnessError(
-            f"'{state}' is packed by '{unpack[0]}', which this host lacks; install it with "
+            f"'{state}' can be unpacked only with '{unpack[0]}', which this host lacks; install it with "
             f"`apt-get install {unpack[0]}`."
         )
     with state.open("rb") as file, _pipe() as (reading, writing):
@@ -246,5 +246,5 @@ def _finish(packing: ChildProcess, machine: str, state: Path) -> None:
 def _packing_failure(machine: str, state: Path, code: int) -> HarnessError:
     return HarnessError(
         f"Packing the memory of machine '{machine}' into '{state}' failed with exit code {code}; "
-        "is its disk full?"
+        "check whether the disk of this file is full."
     )

@@ -39,7 +39,10 @@ _SSH_FAILED = 255
 _REMEDIES = (
     # For a changed host key, ssh also prints the message of the next entry, so the order matters.
     ("HOST IDENTIFICATION HAS CHANGED", "Find out why the host has another key."),
-    ("Host key verification failed", "Connect once by hand, and compare the key of the host."),
+    (
+        "Host key verification failed",
+        "Connect once by hand, and accept the host key that ssh shows if it is the right one.",
+    ),
     (
         "Permission denied",
         "Authorize your key, or name the right user; `ssh -v` shows what was tried.",
@@ -49,8 +52,8 @@ _REMEDIES = (
     (
         "timed out",
         (
-            "Check whether the host is up, and whether a firewall blocks it; for a slow host add "
-            "'?timeout=60'."
+            "Check whether the host is up, and whether a firewall blocks it; for a slow host, append "
+            "'?timeout=60' to the node's URI."
         ),
     ),
     ("No route to host", "Check whether the host is up, and the route to it."),
@@ -128,7 +131,9 @@ class NodeAddress:
         Raises HarnessError if the node is this host.
         """
         if self.host is None:
-            raise HarnessError("The node is this host, so no ssh command reaches it.")
+            raise HarnessError(
+                "The node is this host, so no ssh command is needed to reach the node."
+            )
         return [
             "ssh",
             *(("-F", str(self.config)) if self.config is not None else ()),
@@ -218,7 +223,9 @@ class NodeRunner:
             )
         output = " ".join(answer.stderr.split()).rstrip(".") or "nothing"
         remedies = (remedy for message, remedy in _REMEDIES if message in output)
-        remedy = next(remedies, "Try it in a terminal, where it must work without a prompt.")
+        remedy = next(
+            remedies, "Run `ssh` to this node in a terminal; it must connect without a prompt."
+        )
         return HarnessError(
             f"The node '{where}' can't be reached; ssh printed: {output}. {remedy}"
         )

@@ -126,7 +126,7 @@ def _parse(file: Path, content: bytes) -> _Descriptor:
             first = error.errors(include_url=False)[0]
             said, key = first["msg"], ".".join(map(str, first["loc"])) or None
         raise BadInputError(
-            f"The firmware descriptor is invalid: {said}. Correct it, or hide it by an empty file "
+            f"The firmware descriptor is invalid: {said}. Correct this file, or hide it by an empty file "
             f"'{descriptor_folders()[-1] / file.name}'.",
             source=str(file),
             key=key,

@@ -227,7 +227,7 @@ class RegistryLog:
             lines += [visible_line(f"no request: {reason}") for reason in self._refusals]
             if self._left_out:
                 lines.append(
-                    f"and {self._left_out} more, which the limit '{REGISTRY_REQUESTS.name}' leaves out"
+                    f"left out because of the limit '{REGISTRY_REQUESTS.name}': {self._left_out} more"
                 )
         return (
             "".join(f"{line}\n" for line in lines)

@@ -322,7 +322,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             except (OSError, http.client.HTTPException) as error:
                 raise _failed(error) from error
             if len(content) > _HELD_BYTES:
-                raise _RefusedError(502, "The registry's answer has no length and is too long.")
+                raise _RefusedError(
+                    502,
+                    "The registry's answer states no Content-Length, and is longer than the proxy can hold.",
+                )
             count, pieces = len(content), [content]
         else:
             pieces = _pieces(answer, _piece_bytes(fault))

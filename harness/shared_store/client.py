@@ -296,7 +296,9 @@ class RegistryClient:
         return sorted(found)
 
     def _page_after(self, url: str, reference: str, what: str) -> str:
-        problem = f"The store '{self.address}' names a next page of {what} that is refused"
+        problem = (
+            f"The URL that the store '{self.address}' sent for the next page of {what} is refused"
+        )
         try:
             following = joined(url, reference)
         except RefusedUrlError as error:

@@ -108,10 +108,10 @@ class SharedCache:
             progress.report(
                 Stage.CHECK,
                 f"the store '{self.client.address}' has no '{name}'"
-                f"{self._why_not(name, inputs, deadline)}; it is made here",
+                f"{self._why_not(name, inputs, deadline)}; this host makes '{name}'",
             )
         except StoreError as error:
-            progress.report(Stage.REFUSED, f"{error} It is made here.")
+            progress.report(Stage.REFUSED, f"{error} This host makes '{name}'.")
         for path in into.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         return False
@@ -203,7 +203,10 @@ class SharedCache:
         try:
             self.push(folder, progress=progress)
         except (HarnessError, OSError) as error:
-            progress.report(Stage.REFUSED, f"{error} It stays only in this host's cache.")
+            progress.report(
+                Stage.REFUSED,
+                f"{error} '{folder.name}' stays in this host's cache, and is not in the store.",
+            )
 
     def push(self, folder: Path, *, progress: Progress) -> bool:
         """Push a published folder. Return False if the store already has the folder.

@@ -131,12 +131,12 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     Forgery(
         name="a record with the name of one GPU names another GPU",
         script="record({admins: good(driver)}, gpu)",
-        says="it does not name",
+        says="it does not list",
     ),
     Forgery(
         name="a record names a GPU that no run has leased",
         script="record({busy: good()}, busy)",
-        says="is not on vfio-pci, so no run has it",
+        says="is not bound to vfio-pci, so no run has leased this function",
     ),
     Forgery(
         name="a record names a GPU that its writer may not bind",
@@ -167,7 +167,7 @@ record({path: {"driver": None, "override": "alice ALL=(ALL) NOPASSWD: ALL"}})
     Forgery(
         name="a record's driver differs from the driver that the kernel chooses",
         script='record({gpu: good("pcieport")})',
-        says="does not get the driver 'pcieport'",
+        says="can't be bound to the driver 'pcieport'",
     ),
     Forgery(
         name="a record's driver_override is another driver",

@@ -205,7 +205,7 @@ class CopyEngine:
         length = methods.get(_LINE_LENGTH, 0)
         lines = methods.get(_LINE_COUNT, 1) if launch >> 9 & 1 else 1
         if lines > _MOST_LINES:
-            raise ChannelError(f"A copy has {lines} lines.")
+            raise ChannelError(f"A copy has {lines} lines, more than {_MOST_LINES}.")
         _check_size(length * lines)
         origin = _joined(methods, _SOURCE)
         source = self._target(methods, _SOURCE_PHYSICAL, is_physical=bool(launch >> 12 & 1))

@@ -171,7 +171,7 @@ def read_release_file(file: Path) -> Layouts:
     if content.release != file.stem:
         raise BadInputError(
             (
-                f"The name of the file has the release {file.stem!r}, but the content has the release "
+                f"The file is named after release {file.stem!r}, but its content states release "
                 f"{content.release!r}."
             ),
             source=str(file),

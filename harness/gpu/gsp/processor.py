@@ -147,8 +147,8 @@ class Processor:
             result = self._carry_out(rpc.function, body)
         except MissingNameError as error:
             self._refuse_driver(
-                f"The data of the release of NVIDIA's driver lacks {error}, which the emulated GPU needs; "
-                "generate the data again with `harness gpu release SOURCE`."
+                f"The harness's data of this release of NVIDIA's driver lacks {error}, which the emulated "
+                "GPU needs; generate the data again with `harness gpu release SOURCE`."
             )
             result = NOT_SUPPORTED
         if rpc.function not in UNANSWERED:
@@ -234,7 +234,7 @@ class Processor:
 
     def _alloc(self, body: bytearray) -> int:
         if len(body) < ALLOC.size:
-            raise RpcError(f"An allocation has only {len(body)} bytes.")
+            raise RpcError(f"An allocation has {len(body)} bytes, but needs {ALLOC.size}.")
         client, _, handle, kind, *_ = ALLOC.unpack_from(body)
         status = OK
         if kind & 0xFF == _CHANNEL_CLASS:

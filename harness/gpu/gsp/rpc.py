@@ -111,7 +111,7 @@ class Assembler:
 
 def _parse(units: bytes) -> Rpc:
     if len(units) < HEADER.size:
-        raise RpcError(f"A message has only {len(units)} bytes.")
+        raise RpcError(f"A message has {len(units)} bytes, but its header needs {HEADER.size}.")
     _, signature, size, function, _, _, sequence, _ = HEADER.unpack_from(units)
     if signature != SIGNATURE:
         raise RpcError(f"A message has the wrong signature {signature:#x}.")
@@ -131,7 +131,9 @@ def _whole_size(rpc: Rpc) -> int:
     if rpc.function != Function.GSP_RM_CONTROL:
         return len(rpc.body)
     if len(rpc.body) < CONTROL.size:
-        raise RpcError(f"A control call has only {len(rpc.body)} bytes.")
+        raise RpcError(
+            f"A control call has {len(rpc.body)} bytes, but its header needs {CONTROL.size}."
+        )
     parameters: int = CONTROL.unpack_from(rpc.body)[4]
     if parameters > MOST_PARAMETERS:
         raise RpcError(

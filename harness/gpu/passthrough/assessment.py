@@ -81,7 +81,7 @@ class Assessor:
                 reason = forbidden(gpu.group.number)
                 return with_finding(gpu, VerdictKind.REFUSED, reason)
             case VfioFile.ABSENT:
-                reason = f"'{vfio_file(gpu.group.number)}' does not exist."
+                reason = f"The GPU is bound to {VFIO_DRIVER}, but '{vfio_file(gpu.group.number)}' is missing."
                 return with_finding(gpu, VerdictKind.UNKNOWN, reason)
             case VfioFile.FREE:
                 return gpu
@@ -94,5 +94,5 @@ def with_finding(gpu: HostGpu, kind: VerdictKind, reason: str) -> HostGpu:
 def forbidden(group: int) -> str:
     return (
         f"User {user_name(os.geteuid())} may not open '{vfio_file(group)}'; run as root, or let an "
-        "administrator give your group access by the udev rule of docs/gpu-lab.md."
+        "administrator install the udev rule that docs/gpu-lab.md shows, which gives your group access."
     )

@@ -183,8 +183,12 @@ class Binder:
             )
         except WaitTimeoutError as error:
             raise DeviceError(
-                f"{address} does not get the driver '{driver or 'none'}': {error} The kernel's log "
-                "(`dmesg`) may say why."
+                (
+                    f"{address} can't be unbound from its driver: {error}"
+                    if driver is None
+                    else f"{address} can't be bound to the driver '{driver}': {error}"
+                )
+                + " The kernel's log (`dmesg`) may say why."
             ) from error
 
     def _write_override(self, address: str, driver: str | None) -> None:

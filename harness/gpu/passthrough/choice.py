@@ -38,8 +38,8 @@ def candidates(
     several = {address for each in found for address in each}
     if len(several) < len(wanted):
         raise RequirementError(
-            f"{len(wanted)} GPUs are requested together, but this host can provide only "
-            f"{listed(sorted(several))}; request fewer GPUs, or use another host."
+            f"{len(wanted)} GPUs are requested together, but this host can lease only {len(several)} "
+            f"that fit ({listed(sorted(several))}); request fewer GPUs, or use another host."
         )
     return tuple(found)
 

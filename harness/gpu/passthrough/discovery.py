@@ -93,7 +93,9 @@ def _read_attributes(root: Path, address: str, read: Callable[[_Attributes], T])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise HarnessError(f"'{folder}' can't be read: {error.strerror}; mount '/sys'.") from error
+        raise HarnessError(
+            f"'{folder}' can't be read: {error.strerror}; check that sysfs is mounted on '/sys'."
+        ) from error
     try:
         return read(_Attributes(folder, descriptor))
     except FileNotFoundError:

@@ -68,7 +68,9 @@ class Handover:
         """
         try:
             if self._records.quarantine(address) is not None:
-                raise NotNowError(f"{address} was quarantined meanwhile.")
+                raise NotNowError(
+                    f"GPU {address} was quarantined after this process had chosen it."
+                )
             self.restore(address)
         except RecordError as error:
             raise NotNowError(str(error)) from error
@@ -183,7 +185,9 @@ class Handover:
         except WaitTimeoutError as error:
             match probe_vfio_file(self._root, group):
                 case VfioFile.ABSENT:
-                    raise DeviceError(f"'{vfio_file(group)}' does not appear.") from error
+                    raise DeviceError(
+                        f"The kernel did not create '{vfio_file(group)}' within {_PERMISSIONS_S:g} s."
+                    ) from error
                 case VfioFile.FORBIDDEN:
                     raise RequirementError(forbidden(group)) from error
                 case VfioFile.BUSY | VfioFile.FREE:
@@ -209,7 +213,7 @@ class Handover:
     def _opened(self, group: int) -> str:
         file = vfio_file(group)
         processes = find_device_users(self._root).of_file(file) or ("a process",)
-        return f"{', '.join(processes)} has '{file}' open; end it first."
+        return f"'{file}' is open in {', '.join(processes)}; end every process that has this file open."
 
     def _reset_functions(self, gpu: HostGpu) -> None:
         for function in gpu.functions:

@@ -71,7 +71,8 @@ def _find_disks(root: Path, found: _Findings) -> None:
             )
         if mount.has_unknown_disks(root):
             found.unknown_disks.append(
-                f"The disks of '{mount.point}' ({mount.kind} on '{mount.source}') are not known."
+                f"It is not known on which disks '{mount.point}' is ({mount.kind}, mounted from "
+                f"'{mount.source}')."
             )
     try:
         swaps = (root / "proc/swaps").read_text(errors="backslashreplace").splitlines()[1:]

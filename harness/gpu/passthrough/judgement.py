@@ -53,9 +53,9 @@ def judge(
     number = "" if group is None else f" of group {group.number}"
     count = len(functions)
     usable = (
-        f"All {count} functions{number} can be taken."
+        f"All {count} functions{number} can be passed to a machine."
         if count > 1
-        else (f"The only function{number} can be taken.")
+        else f"The single function{number} can be passed to a machine."
     )
     return Verdict.of(findings, usable)
 
@@ -129,8 +129,8 @@ def _sharing(function: HostFunction) -> list[Finding]:
     if function.physical_function is not None:
         findings.append(
             _refused(
-                f"The GPU is an SR-IOV virtual function of {function.physical_function}; only whole "
-                "GPUs are taken."
+                f"The GPU is an SR-IOV virtual function of {function.physical_function}; the harness "
+                "uses only whole GPUs."
             )
         )
     if function.virtual_functions:
@@ -183,7 +183,10 @@ def _open_files(
     if group is not None and (processes := users.of_file(vfio_file(group.number))):
         opened.append((vfio_file(group.number), processes))
     findings = [
-        (VerdictKind.BUSY, f"{', '.join(processes)} has '{file}' open; end it first.")
+        (
+            VerdictKind.BUSY,
+            f"'{file}' is open in {', '.join(processes)}; end every process that has this file open.",
+        )
         for file, processes in opened
     ]
     # The GPU of a card need not be function 0.
@@ -198,7 +201,9 @@ def _open_files(
         )
     if gpu.driver == "nvidia" and not users.has_nvidia_file(gpu.address):
         findings += [
-            _unknown(f"{', '.join(processes)} has '{file}' open, which belongs to an unknown GPU.")
+            _unknown(
+                f"'{file}' is open in {', '.join(processes)}; it is unknown to which GPU this file belongs."
+            )
             for file, processes in users.unassigned_nvidia_files()
         ]
     return findings

@@ -92,7 +92,7 @@ def grant(
         return Turn(taken)
     could_use = {address for wish in mine.wanted for address in wish}
     holders = [f"{address} is held by {held[address]}" for address in sorted(could_use & {*held})]
-    before = [f"{entry} came first" for entry in ahead if could_use & {*_wishes(entry)}]
+    before = [f"{entry} asked earlier" for entry in ahead if could_use & {*_wishes(entry)}]
     busy = [
         f"{each}: {why_not.get(each, 'The GPU is in use.')}".rstrip(".")
         for each in sorted(could_use - usable - {*held})

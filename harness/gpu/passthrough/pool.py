@@ -216,9 +216,9 @@ class GpuPool:
                     return None
                 self._handover.restore(address)
         except (NotNowError, HarnessError) as error:
-            sentence = f"{address} is not restored: {error}"
+            sentence = f"{address} is not bound to its earlier drivers again: {error}"
             return Restoration(address=address, is_restored=False, sentence=sentence)
-        sentence = f"{address} has its earlier drivers again."
+        sentence = f"{address} is bound to its earlier drivers again."
         return Restoration(address=address, is_restored=True, sentence=sentence)
 
     def release(self, address: str) -> None:

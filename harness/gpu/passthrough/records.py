@@ -86,7 +86,7 @@ class RecordedDrivers:
         """
         gpu = found.get(self.address)
         if self.address not in self.functions:
-            raise self.refusal(f"it does not name {self.address} itself")
+            raise self.refusal(f"it does not list {self.address} itself")
         if gpu is None and not self.writer.is_trusted:
             raise self.refusal(f"{self.address} is not on the PCI bus")
         if gpu is not None and not gpu.is_gpu:
@@ -103,7 +103,9 @@ class RecordedDrivers:
                 raise self.refusal(f"{each} is not in the IOMMU group of {self.address}")
             is_taken = each.driver in {None, VFIO_DRIVER, before.driver}
             if not is_taken and not self.writer.is_trusted:
-                raise self.refusal(f"{each} is not on {VFIO_DRIVER}, so no run has it")
+                raise self.refusal(
+                    f"{each} is not bound to {VFIO_DRIVER}, so no run has leased this function"
+                )
             if before.override not in {None, VFIO_DRIVER} and not self.writer.is_trusted:
                 raise self.refusal(f"it states driver_override '{before.override}' for {address}")
 
@@ -307,7 +309,8 @@ class DeviceRecords:
         with self._opened_folder() as folder:
             if folder is None:
                 raise HarnessError(
-                    f"The GPU pool's folder '{self.folder}' is gone; do not remove it."
+                    f"The GPU pool's folder '{self.folder}' was removed while this process used it; do "
+                    "not remove this folder while a process uses GPUs."
                 )
             try:
                 file = os.open(beside, flags, _FILE_MODE, dir_fd=folder)

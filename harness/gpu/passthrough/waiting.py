@@ -191,8 +191,8 @@ class Waiting:
 
     def _removed(self) -> HarnessError:
         return HarnessError(
-            f"The file '{self.leases.folder / self.name}' was removed while its owner waited; do not "
-            "remove the pool's files."
+            f"The file '{self.leases.folder / self.name}', by which this process waits for a GPU, was "
+            "removed; do not remove files from this folder."
         )
 
     def _is_near(self, *, is_old: bool) -> bool:

@@ -144,7 +144,7 @@ class Fetch:
                 problem = f"has the digest {found}, but " + (
                     f"{listed.digest} is needed"
                     if self.recipe.file.sums is None
-                    else f"its list has {listed.digest}"
+                    else f"the publisher's list has {listed.digest}"
                 )
             refused_file = refused / f"{part.stem}-{found.value[:8]}.qcow2"
             shutil.move(part, refused_file)

@@ -76,7 +76,7 @@ def check_signature(
     # An error about a signature by the wanted key explains more than an error about another key.
     signatures.sort(key=lambda each: each.get("VALIDSIG") != fingerprint)
     raise ImageFetchError(
-        f"The signature of the list '{url}' is not by the key {fingerprint}: {_why(signatures)}. No "
+        f"The list '{url}' has no valid signature by the key {fingerprint}: {_why(signatures)}. No "
         "image was downloaded; do not use this location, and name another location with --mirror."
     )
 
@@ -99,7 +99,7 @@ def _why(signatures: list[dict[str, str]]) -> str:
             if word in each:
                 return f"the signature {reason}"
         if "VALIDSIG" in each:
-            return f"it is by the key {each['VALIDSIG']}"
+            return f"the signature was made by the key {each['VALIDSIG']}"
     return "the signature file has no signature"
 
 

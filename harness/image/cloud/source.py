@@ -290,7 +290,8 @@ def recipe_of_url(url: str) -> CloudImageRecipe:
         digest = Digest.parse(parts.fragment.replace("=", ":", 1))
     except ValueError as error:
         raise refuse(
-            f"has the digest '{parts.fragment}'. {error}, and is written as #sha256=DIGEST here."
+            f"has the fragment '{parts.fragment}', which is not a digest. {error}; append "
+            "#sha256=DIGEST or #sha512=DIGEST to the URL."
         ) from error
     content = CloudImageFile(
         schema=1,

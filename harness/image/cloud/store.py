@@ -179,12 +179,13 @@ def _offline(recipe: CloudImageRecipe, wanted: Digest | None, damage: str) -> Im
         return ImageFetchError(
             f"The image '{name}' is not in the cache, and without a network its version is "
             f"unknown: there is neither a 'digest' in '{entry}' nor a lock file "
-            f"'{lock_path(recipe)}'. Fetch it once on a host with a network."
+            f"'{lock_path(recipe)}'. Run `harness image fetch` without --offline once, on a host with a network."
         )
     return ImageFetchError(
         f"The image '{name}' with the digest {wanted} is not in the cache, and can't be fetched "
-        f"offline.{damage} Run `harness image fetch --image {recipe.word}` without --offline, or copy the "
-        "image here from another host and add --mirror file:///…."
+        f"offline.{damage} Run `harness image fetch --image {recipe.word}` without --offline. On a host "
+        "without a network, copy the image, its list of digests and the list's signature from another host into "
+        "a folder, and name the folder by --mirror=file:///FOLDER."
     )
 
 

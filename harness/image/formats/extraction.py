@@ -55,8 +55,8 @@ class Extractor:
             return boot_candidates(read_table(front.read_bytes()))
         except ValueError as error:
             raise HarnessError(
-                f"The partitions of the image '{self.disk}' can't be read. {error}; boot it by "
-                "firmware, or partition it by GPT."
+                f"The partitions of the image '{self.disk}' can't be read. {error}; boot the "
+                "image by firmware, or give it a GUID partition table."
             ) from error
 
     def partition(self, partition: Partition) -> FileSystem:

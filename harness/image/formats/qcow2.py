@@ -143,7 +143,7 @@ def backing_name(path: Path) -> str | None:
         pass
     raise HarnessError(
         f"The name of the backing file in the header of the disk '{path}' can't be read: {length} bytes at "
-        f"{at}. The disk is damaged; remove it."
+        f"{at}. The disk is damaged; remove the disk."
     )
 
 

@@ -373,8 +373,8 @@ class Broker:
         mine = next((entry for each, entry in entries if each == name), None)
         if mine is None:
             raise HarnessError(
-                f"The file '{self._reservations.folder / name}' was removed while its owner waited; do not "
-                "remove the broker's files."
+                f"The file '{self._reservations.folder / name}', by which this process waits for memory and "
+                "cores of the host, was removed; do not remove files from this folder."
             )
         held = [entry for _, entry in entries if entry.is_granted]
         ahead = ahead_of(name, entries)
@@ -389,7 +389,7 @@ class Broker:
         if heeds_load and not short and not is_first and (load := self._other_load(held)):
             short["load"] = f"{load}, so that machines start one after the other"
         if ahead:
-            short["turn"] = f"{ahead[0]} came first"
+            short["turn"] = f"{ahead[0]} asked earlier"
         ports: tuple[int, ...] = ()
         if not short:
             ports = self._free_ports(mine.demand.ports, held)

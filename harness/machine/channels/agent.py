@@ -119,7 +119,7 @@ class Agent:
     def remember(self, nonce: str, deadline: Deadline) -> None:
         """Store a nonce in the memory of the agent, so that a checkpoint contains the nonce."""
         render = message(frames.REMEMBER, frames.to_json({"nonce": nonce}))
-        with self.link.call("the request to remember a nonce", render, deadline) as call:
+        with self.link.call("the request to store a random number", render, deadline) as call:
             self.link.answer(call, deadline)
 
     def settle(
@@ -147,7 +147,12 @@ class Agent:
             }
             return frames.encode(frames.SETTLE, request, frames.to_json(asked))
 
-        with self.link.call("the request to settle", render, deadline, is_early=True) as call:
+        with self.link.call(
+            "the request to set the time, random numbers and name of the restored guest",
+            render,
+            deadline,
+            is_early=True,
+        ) as call:
             answer = self.link.answer(call, deadline, self.link.seen)
         round_trip_s = (time.time_ns() - sent_ns) / 1e9
         with self.link.reading(call):
@@ -330,7 +335,7 @@ class Agent:
                 if size > GUEST_FILE.bytes:
                     raise GUEST_FILE.error(
                         f"The file '{path}' of machine '{self._name}'",
-                        remedy="Read it by `stream` with `cat`.",
+                        remedy="Read the file with `agent.stream` and the command `cat`.",
                     )
                 self.link.give_credit(call, len(payload))
         if call.has_given_credit:
@@ -439,5 +444,5 @@ class _Output:
     def _check(self) -> None:
         if len(self.stdout) + len(self.stderr) > COMMAND_OUTPUT.bytes:
             raise COMMAND_OUTPUT.error(
-                self._what, remedy="The command was ended; read its output by `stream`."
+                self._what, remedy="The command was ended; read its output with `agent.stream`."
             )

@@ -259,9 +259,9 @@ class AgentLink:
         protocol = reply.get("protocol")
         if protocol not in _PROTOCOLS or reply.get("digest") != self._digest:
             self._break(
-                f"The agent of machine '{self._name}' belongs to another harness "
-                f"({reply.get('digest')}, not {self._digest}), as in an old checkpoint; remove "
-                "the checkpoint"
+                f"The agent of machine '{self._name}' is of another version of the harness (digest "
+                f"{reply.get('digest')}, expected {self._digest}); if the machine continues from a "
+                "checkpoint, remove that checkpoint"
             )
             return
         self._welcome = Welcome(
@@ -448,7 +448,9 @@ class AgentLink:
         self._wait_for_welcome("its first request", deadline)
         welcome = self.welcome
         if welcome is None:
-            raise HarnessError(f"The agent of machine '{self._name}' restarted at once.")
+            raise HarnessError(
+                f"The agent of machine '{self._name}' restarted directly after its welcome message."
+            )
         return welcome
 
     def close(self) -> None:

@@ -160,7 +160,7 @@ class CheckpointStore:
             )
         if parent is not None and parent.folder.parent != self._folder:
             raise BadInputError(
-                f"The parent is in '{parent.folder}', which is not in the store '{self._folder}'.",
+                f"The parent checkpoint is '{parent.folder}', which is not in the store '{self._folder}'.",
                 source="CheckpointStore.use",
                 key="parent",
             )

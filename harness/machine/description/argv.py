@@ -194,5 +194,8 @@ def ssh_port_of(usernet: str) -> int:
     """
     found = _SSH_FORWARD.search(usernet)
     if found is None:
-        raise HarnessError(f"QEMU shows no forward to the guest's SSH port: {usernet!r}.")
+        raise HarnessError(
+            "QEMU was expected to forward a port of this host to the guest's SSH port, but `info usernet` "
+            f"shows no such port: {usernet!r}."
+        )
     return int(found.group(1))

@@ -185,7 +185,7 @@ class MachineSpec:
         if isinstance(self.kernel, Firmware) and self.extra_append:
             raise BadInputError(
                 f"{list(self.extra_append)} can't be added to a command line that the boot loader "
-                "on the disk chooses; boot a DirectKernel.",
+                "on the disk chooses; set 'kernel' to a DirectKernel.",
                 source="MachineSpec",
                 key="extra_append",
             )

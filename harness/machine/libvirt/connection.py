@@ -233,8 +233,7 @@ class Connection:
         if self.daemon_version < OLDEST:
             raise RequirementError(
                 f"libvirt at '{self.uri}' is version {dotted(self.daemon_version)}, but machines "
-                f"need {dotted(OLDEST)} or newer; update it, or use "
-                "--machine-driver=qemu."
+                f"need {dotted(OLDEST)} or newer; update libvirt, or use --machine-driver=qemu."
             )
         generation = self.generation
 

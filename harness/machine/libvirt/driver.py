@@ -160,7 +160,7 @@ def connect(
         kind = _OWN_DAEMONS.get(uri)
         if kind is None:
             raise
-        report(f"{error} Until then, this run starts a private libvirtd.")
+        report(f"{error} As long as none answers, each run starts a private libvirtd.")
     daemon = opened.enter_context(
         private_daemon(folder / _DAEMON, kind=kind, deadline=Deadline.after(_OPEN_S))
     )

@@ -128,7 +128,7 @@ def lost(what: str, uri: str, detail: str) -> ConnectionLostError:
     """Return the exception for a broken connection."""
     return ConnectionLostError(
         f"libvirtd at '{uri}' ended or was restarted during {what} ({detail}); the machines of that "
-        "connection ended with it. Read libvirtd's log for the reason, then run again."
+        "connection ended too. Read libvirtd's log for the reason, then run again."
     )
 
 

@@ -213,7 +213,7 @@ def _refuse_unsuitable(layout: DaemonLayout) -> None:
     _libvirtd()
     if layout.kind is DaemonKind.SYSTEM and os.geteuid() != 0:
         raise RequirementError(
-            "A private libvirtd for 'qemu:///system' needs root; use the kind 'session', or the "
+            "A private libvirtd for 'qemu:///system' needs root; use 'qemu:///session', or the "
             "host's own libvirtd."
         )
     length = len(os.fsencode(layout.socket))

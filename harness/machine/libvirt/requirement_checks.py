@@ -83,7 +83,10 @@ def examine(
         number = load_libvirt().getVersion()
     except HarnessError as error:
         return [_missing(_BINDING, str(error))]
-    binding = _met(_BINDING, f"libvirt-python, on libvirt {dotted(version_of(number))}.")
+    binding = _met(
+        _BINDING,
+        f"libvirt-python, with the client library of libvirt {dotted(version_of(number))}.",
+    )
     reports: list[str] = []
     with contextlib.ExitStack() as opened:
         folder = opened.enter_context(leased_folder(host_folder() / "libvirt", prefix="h"))
@@ -93,7 +96,7 @@ def examine(
             # The daemon answered, although it refused this user.
             return [
                 binding,
-                _met(_DAEMON, f"It answers at '{uri or DEFAULT_URI}'."),
+                _met(_DAEMON, f"libvirtd answers at '{uri or DEFAULT_URI}'."),
                 _missing(_PERMISSION, str(error)),
             ]
         except HarnessError as error:
@@ -108,7 +111,7 @@ def examine(
         return [
             binding,
             _met(_DAEMON, where),
-            _met(_PERMISSION, f"User {os.geteuid()} may use it."),
+            _met(_PERMISSION, f"User {os.geteuid()} may use libvirtd."),
             _emulator(connection, qemu, accelerator),
             _kvm(connection),
         ]
@@ -176,8 +179,9 @@ def judge_kvm(device: Device | None, user: tuple[int, int] | None) -> Requiremen
         f"but QEMU's user {name} may not. libvirt then probes QEMU some twenty times "
         "for each start of a machine, even without KVM: 22 to 92 seconds were "
         "measured instead of one.",
-        f"Run `chgrp kvm {KVM} && chmod 0660 {KVM}` with the user in that group, as udev does on "
-        'other hosts, or set `user = "root"` in /etc/libvirt/qemu.conf; then restart libvirtd. '
+        f"Run `chgrp kvm {KVM} && chmod 0660 {KVM}`, as udev does on other hosts, and add that user to "
+        "the group 'kvm', "
+        'or set `user = "root"` in /etc/libvirt/qemu.conf; then restart libvirtd. '
         "The private libvirtd, which a run starts if no libvirtd runs, is not affected.",
     )
 

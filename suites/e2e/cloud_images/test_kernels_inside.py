@@ -232,7 +232,9 @@ def test_error_for_a_disk_without_kernels_says_what_is_missing(
 def test_disk_without_a_partition_table_is_detected(maker: Maker) -> None:
     disk = maker.disk((LINUX, {"boot/grub/grub.cfg": a_menu("/boot")}), table=False)
 
-    with pytest.raises(HarnessError, match="It has no GUID partition table; boot it by firmware"):
+    with pytest.raises(
+        HarnessError, match="It has no GUID partition table; boot the image by firmware"
+    ):
         taken(disk)
 
 

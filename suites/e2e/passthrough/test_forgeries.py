@@ -77,7 +77,9 @@ def _restores_in_spite_of_litter(host: LabMachine, place: Place) -> None:
     _run_as(host, ben, place, "record({gpu: good(driver)})")
 
     restored = host.guest.run("harness", "gpu", "host", "restore")
-    assert f"{place.gpu} has its earlier drivers again." in restored.stdout, restored.render()
+    assert f"{place.gpu} is bound to its earlier drivers again." in restored.stdout, (
+        restored.render()
+    )
     assert restored.exit_code == 2, restored.render()
     assert driver_of(host, place.gpu) == DRIVER
     assert driver_of(host, place.admins) == VFIO_DRIVER

@@ -139,8 +139,8 @@ def test_error_about_a_failed_compressor_mentions_a_full_disk_as_the_usual_cause
         save_whole_state(FakeQemu(), "node", state)
 
     assert str(failed.value) == (
-        f"Packing the memory of machine 'node' into '{state}' failed with exit code 2; is its disk "
-        "full?"
+        f"Packing the memory of machine 'node' into '{state}' failed with exit code 2; check "
+        "whether the disk of this file is full."
     )
 
 
@@ -156,8 +156,8 @@ def test_save_error_reports_the_exit_code_of_the_failed_compressor(
         save_whole_state(FakeQemu(status="failed"), "node", state)
 
     assert str(failed.value) == (
-        f"Packing the memory of machine 'node' into '{state}' failed with exit code 1; is its disk "
-        "full?"
+        f"Packing the memory of machine 'node' into '{state}' failed with exit code 1; check "
+        "whether the disk of this file is full."
     )
 
 

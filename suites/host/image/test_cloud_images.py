@@ -176,7 +176,10 @@ def test_list_that_was_changed_after_its_signing_is_refused(
     other = hashlib.sha256(OTHER_IMAGE).hexdigest()
     server.put("SHA256SUMS", LIST.replace(DIGEST, other).encode())
 
-    assert f"is not by the key {PUBLISHER}: the signature does not match" in fetching.fail()
+    assert (
+        f"has no valid signature by the key {PUBLISHER}: the signature does not match"
+        in fetching.fail()
+    )
     assert server.asked(FILE) == []
 
 
@@ -186,7 +189,7 @@ def test_list_that_an_unknown_key_signed_is_refused(
     server.put("SHA256SUMS.gpg", published_files(signer="stranger")["SHA256SUMS.gpg"])
 
     assert (
-        f"is not by the key {PUBLISHER}: the signature was made by another key. No image"
+        f"has no valid signature by the key {PUBLISHER}: the signature was made by another key. No image"
         in fetching.fail()
     )
 
@@ -195,7 +198,9 @@ def test_key_with_another_fingerprint_is_refused(tmp_path: Path, server: ImageSe
     """The key file may be replaced, but the key must have the fingerprint that the recipe names."""
     fetching = Fetching(tmp_path, server.folder, entry=ENTRY.replace(PUBLISHER, STRANGER))
 
-    assert f"is not by the key {STRANGER}: it is by the key {PUBLISHER}." in fetching.fail()
+    assert (
+        f"has no valid signature by the key {STRANGER}: the signature was made by the key {PUBLISHER}."
+    ) in fetching.fail()
 
 
 def test_signature_file_without_a_signature_is_refused(
@@ -213,7 +218,9 @@ def test_image_with_a_wrong_digest_is_moved_aside(fetching: Fetching, server: Im
     failure = fetching.fail()
 
     refused_file = fetching.folder / ".refused" / f"{DIGEST[:16]}-{found[:8]}.qcow2"
-    assert f"has the digest sha256:{found}, but its list has sha256:{DIGEST}." in failure
+    assert (
+        f"has the digest sha256:{found}, but the publisher's list has sha256:{DIGEST}." in failure
+    )
     assert f"moved to '{refused_file}'" in failure
     assert fetching.refused() == {refused_file.name: OTHER_IMAGE}
     assert not fetching.lock.exists()
@@ -471,7 +478,7 @@ def test_damaged_image_is_fetched_again(fetching: Fetching, server: ImageServer)
     assert server.asked(FILE) == ["whole", "whole"]
     (sentence,) = [each.message for each in fetching.events if each.stage is Stage.REFUSED]
     assert sentence.endswith(
-        "has 5 bytes, but 1000 were published. The damaged cloud image is made again."
+        "has 5 bytes, but its manifest states 1000. The damaged cloud image is made again."
     )
 
 
@@ -714,8 +721,8 @@ def test_old_leftovers_of_downloads_are_removed(fetching: Fetching, server: Imag
 
     assert kept == []
     assert [removal.reason for removal in removals] == [
-        "it is in 'partial', and was not changed for 30 days.",
-        "it is in 'refused', and was not changed for 30 days.",
+        "it is in the folder 'partial' of temporary files, and was not changed for 30 days.",
+        "it is in the folder 'refused' of temporary files, and was not changed for 30 days.",
     ]
     assert fetching.refused() == {}
 

@@ -479,7 +479,7 @@ def test_proxy_answers_no_more_requests_than_the_limit(
     with pytest.raises(LimitError, match="HARNESS_LIMIT_REGISTRY_REQUESTS"):
         _ = log.requests
     said = log.render()
-    assert "and 1 more, which the limit 'registry-requests' leaves out" in said
+    assert "left out because of the limit 'registry-requests': 1 more" in said
     assert len(said) < 5000
     assert "\x1b" not in said
 

@@ -294,7 +294,7 @@ def test_next_page_of_tags_on_another_host_is_not_requested(
     registry.lie = lambda request: request.reply(200, b'{"tags": ["a"]}', Link=link)
 
     with pytest.raises(
-        StoreError, match="names a next page of the list of 'images' that is refused"
+        StoreError, match="sent for the next page of the list of 'images' is refused"
     ):
         puller.client.tags("images")
 
@@ -475,7 +475,7 @@ def test_pulled_artifact_that_differs_from_its_description_is_refused(
     assert not puller.fetch()
 
     assert why in puller.said()
-    assert puller.said().endswith("It is made here.")
+    assert puller.said().endswith(f" This host makes '{puller.name}'.")
     assert "\n" not in puller.said()
     assert puller.files() == []
     assert sum(path.stat().st_size for path in puller.partial.glob("*")) < 100_000

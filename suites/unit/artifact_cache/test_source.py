@@ -111,7 +111,7 @@ def test_artifact_is_made_locally_if_the_fetched_artifact_is_refused(
 
     assert cache.have() == "made here"
     assert [event.message for event in cache.events if event.stage is Stage.REFUSED] == [
-        "It lies on another disk. It is made here."
+        "It lies on another disk. The image is made on this host."
     ]
     assert [path.name for path in cache.top.iterdir() if not path.name.startswith(".")] == [
         "image-1"

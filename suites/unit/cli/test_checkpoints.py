@@ -93,7 +93,7 @@ def test_exit_code_of_the_verify_command_is_2_and_each_damaged_checkpoint_is_rep
 
     assert main(["checkpoints", "verify"]) == 2
 
-    sentence = f"The checkpoint's file '{parent.ram}' has 1 bytes, but 3 were published."
+    sentence = f"The checkpoint's file '{parent.ram}' has 1 bytes, but its manifest states 3."
     streams = capsys.readouterr()
     assert streams.out == f"baked {child.key[:12]}: ok\n"
     assert streams.err == f"harness: {sentence}\n"
@@ -114,7 +114,8 @@ def test_gc_command_removes_unused_checkpoints_beyond_the_limit_and_prints_the_r
     with store.use("booted", {}, _make, memory_mib=1, deadline=Deadline.after(60)):
         assert main(["checkpoints", "gc", "--limit-mib=0"]) == 0
     assert capsys.readouterr().out == (
-        f"Removed '{child.folder}' (0 MiB): it is not in use, and the limit is 0 MiB.\n"
+        f"Removed '{child.folder}' (0 MiB): it is not in use, and the cache was larger than its "
+        "limit of 0 MiB.\n"
     )
     assert main(["checkpoints", "gc", "--all", "--json"]) == 0
 

@@ -116,7 +116,7 @@ def test_missing_gpu_is_reported_on_a_host_with_an_inventory(
     host.remove(GPU)
     host.remove(SECOND)
 
-    assert "this host has no GPU of" in missing(host, inventory)["GPUs of this host"].found
+    assert "its PCI bus has no GPU of" in missing(host, inventory)["GPUs of this host"].found
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_restore_command_rebinds_drivers_of_a_dead_holder_or_exits_with_2(
     host.unbind(GPU)
     host.bind(GPU, "vfio-pci")
     assert main(["gpu", "host", "restore"]) == 0
-    assert capsys.readouterr().out == f"{GPU} has its earlier drivers again.\n"
+    assert capsys.readouterr().out == f"{GPU} is bound to its earlier drivers again.\n"
     assert host.driver_of(GPU) == "nvidia"
 
     records.save_drivers(GPU, [read_functions(host.root)[GPU]])
@@ -263,5 +263,5 @@ def test_restore_command_rebinds_drivers_of_a_dead_holder_or_exits_with_2(
     assert main(["gpu", "host", "restore"]) == 2
 
     printed = capsys.readouterr().out
-    assert f"{GPU} is not restored: GPU {GPU} is quarantined:" in printed
+    assert f"{GPU} is not bound to its earlier drivers again: GPU {GPU} is quarantined:" in printed
     assert "Input/output error" in printed

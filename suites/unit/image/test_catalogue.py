@@ -356,7 +356,7 @@ REFUSED_URLS = {
     "https://example.org:99999/x.qcow2#sha256=00": "is not a URL (Port out of range",
     f"http://example.org/x.qcow2#sha256={DIGEST}": "is a URL of http; give an https URL.",
     f"file:///x.qcow2#sha256={DIGEST}": "is a URL of file; give the path of the file.",
-    "https://example.org/x.qcow2#sha256=12": "has the digest 'sha256=12'. A digest is",
+    "https://example.org/x.qcow2#sha256=12": "has the fragment 'sha256=12', which is not a digest. A digest is",
     f"https://example.org/#sha256={DIGEST}": "names no file",
     f"https:///x.qcow2#sha256={DIGEST}": "names no file",
     f"https://example.org/x.qcow2?sig=1#sha256={DIGEST}": "has a query or a password",

@@ -184,7 +184,11 @@ def test_error_for_an_invalid_extending_recipe_has_its_line_and_key(
             "3: key 'replace.0':",
             "no list 'release'",
         ),
-        ("schema: 1\nreplace: [trees]\n", "2: key 'replace':", "Only a recipe with 'extends'"),
+        (
+            "schema: 1\nreplace: [trees]\n",
+            "2: key 'replace':",
+            "This key is allowed only in a recipe that has 'extends'",
+        ),
         (
             "schema: 1\nextends: node\npackges: [jq]\n",
             "3: key 'packges':",

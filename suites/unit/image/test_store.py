@@ -328,7 +328,7 @@ def test_image_whose_parent_was_built_again_is_refused(cache: Cache) -> None:
     assert rebuilt.folder == parent.folder
 
     damages = {image.folder: image.damage for image in cache.store.cache.verify()}
-    assert "which was made again" in (damages[child.folder] or "")
+    assert "was made again since" in (damages[child.folder] or "")
     assert damages[parent.folder] is None
     assert cache.derive(rebuilt, lambda _disk: None).folder != child.folder
 

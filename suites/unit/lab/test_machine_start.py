@@ -138,7 +138,7 @@ def test_clone_whose_memory_has_another_nonce_is_refused(stage: Stage) -> None:
         with (
             pytest.raises(
                 HarnessError,
-                match=r"'/checkpoints/ready-0123'.*nonce.*harness checkpoints gc --all",
+                match=r"'/checkpoints/ready-0123'.*random number.*harness checkpoints gc --all",
             ),
             stage.machine(checkpoint=a_checkpoint()),
         ):

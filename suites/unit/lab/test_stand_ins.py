@@ -43,7 +43,7 @@ def test_error_for_an_unknown_variable_of_a_stand_in_mentions_the_field() -> Non
     rows: list[tuple[dict[str, dict[str, str]], str]] = [
         (
             {"nvidia-dcmg": {"START_RESULT": "fail"}},
-            r"NodeRequest: key 'stand_ins\.nvidia-dcmg': No stand-in .* did you mean 'nvidia-dcgm'\?",
+            r"NodeRequest: key 'stand_ins\.nvidia-dcmg': There is no stand-in .* did you mean 'nvidia-dcgm'\?",
         ),
         ({"cups": {}}, r"valid names are 'kubelet', 'node-problem-detector'"),
         (
@@ -95,7 +95,7 @@ def test_user_unit_with_a_stand_in_environment_file_is_accepted_as_a_stand_in() 
     files = [GuestFile(path="/etc/first", content=b""), unit]
     request = a_request(files=files, stand_ins={"agent": {"START_DELAY_S": "1"}})
     assert request.stand_ins == {"agent": {"START_DELAY_S": "1"}}
-    with pytest.raises(BadInputError, match="No stand-in 'agents' is known"):
+    with pytest.raises(BadInputError, match="There is no stand-in 'agents'"):
         a_request(files=[unit], stand_ins={"agents": {"START_DELAY_S": "1"}})
     with pytest.raises(BadInputError, match="has no variable 'DELAY'"):
         a_request(files=[unit], stand_ins={"agent": {"DELAY": "1"}})

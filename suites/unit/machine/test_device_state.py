@@ -229,7 +229,7 @@ def test_error_for_a_packed_state_mentions_the_missing_decompressor(
     for name, tool in (("memory.zst", "zstd"), ("memory.gz", "gzip")):
         with pytest.raises(
             HarnessError,
-            match=rf"'{tmp_path / name}' is packed by '{tool}'.*apt-get install {tool}",
+            match=rf"'{tmp_path / name}' can be unpacked only with '{tool}'.*apt-get install {tool}",
         ):
             restore_whole_state(monitor, "node", tmp_path / name)
 

@@ -179,7 +179,10 @@ def test_unreachable_node_is_a_harness_error() -> None:
     refusal = "Host key verification failed."
     connecting = "ssh: connect to host box port 22: "
     for printed, remedy in (
-        (refusal, "Connect once by hand, and compare the key of the host."),
+        (
+            refusal,
+            "Connect once by hand, and accept the host key that ssh shows if it is the right one.",
+        ),
         (
             f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{refusal}",
             "Find out why the host has another key.",
@@ -189,8 +192,11 @@ def test_unreachable_node_is_a_harness_error() -> None:
         (f"{connecting}Connection refused", "Check the port, and whether sshd runs there."),
         (f"{connecting}Connection timed out", "Check whether the host is up, and whether a fire"),
         (f"{connecting}No route to host", "Check whether the host is up, and the route to it."),
-        ("kex_exchange_identification: reset", "Try it in a terminal, where it must work without"),
-        ("", "Try it in a terminal, where it must work without"),
+        (
+            "kex_exchange_identification: reset",
+            "Run `ssh` to this node in a terminal; it must connect without",
+        ),
+        ("", "Run `ssh` to this node in a terminal; it must connect without"),
     ):
         runner = NodeRunner(ADDRESS, FakeSsh(stderr=f"{printed}\n", exit_code=255))
         quoted = printed.replace("\n", " ").rstrip(".") or "nothing"
@@ -262,7 +268,8 @@ def test_command_on_the_local_host_runs_without_ssh() -> None:
 
 def test_ssh_command_for_the_local_host_is_refused() -> None:
     with pytest.raises(
-        HarnessError, match=r"^The node is this host, so no ssh command reaches it\.$"
+        HarnessError,
+        match=r"^The node is this host, so no ssh command is needed to reach the node\.$",
     ):
         NodeAddress().ssh_argv()
 

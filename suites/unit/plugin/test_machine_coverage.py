@@ -89,7 +89,7 @@ def test_executed_lines_from_a_machine_are_added_to_the_coverage_of_the_run(
     assert hits_of(config, Tier.MACHINE) == {str(script): {Place(1, 1, 1)}}
     assert hits_of(config, Tier.MOCKED) == {}
     (note,) = notes_of(config)
-    assert "ran /opt/p.sh, but no script of '--shell-cov' has its content" in note
+    assert "ran /opt/p.sh, but no script that '--shell-cov' measures has the same content" in note
 
 
 def test_coverage_note_has_the_name_of_the_machine_that_sent_no_traces(

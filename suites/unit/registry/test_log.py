@@ -131,7 +131,9 @@ def test_full_log_counts_the_requests_that_it_left_out(monkeypatch: pytest.Monke
 
     assert log.refusals == ("x", "x")
     assert (
-        log.render().splitlines()[-1].startswith("and 2 more, which the limit 'registry-requests'")
+        log.render()
+        .splitlines()[-1]
+        .startswith("left out because of the limit 'registry-requests': 2 more")
     )
 
 

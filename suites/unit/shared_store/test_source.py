@@ -260,12 +260,12 @@ ONE: dict[str, object] = {"qemu": "7.2", "image": "one", "parent": "p"}
     [
         (
             {"other-02": {}, "baked-too-02": {**ONE, "qemu": "8"}},
-            "has no 'baked-01'; it is made here",
+            "has no 'baked-01'; this host makes 'baked-01'",
         ),
-        ({"baked-02": {**ONE, "parent": "q"}}, "has no 'baked-01'; it is made here"),
+        ({"baked-02": {**ONE, "parent": "q"}}, "has no 'baked-01'; this host makes 'baked-01'"),
         (
             {"baked-02": {**ONE, "qemu": "8"}},
-            "only 'baked-02', which was made with another QEMU or processor (needs of baked-02); it is",
+            "only 'baked-02', which was made with another QEMU or processor (needs of baked-02); this host",
         ),
         ({"baked-02": {**ONE, "image": "two", "own": 1}}, "with another image, another 'own' ("),
         ({"baked-02": {"qemu": "7.2"}}, "with another image ("),
@@ -307,7 +307,7 @@ def test_report_of_a_missing_artifact_names_no_artifact_of_another_program(
 
     assert not fetch(client, events, inputs=ONE)
 
-    assert events[0].message.endswith("has no 'baked-01'; it is made here")
+    assert events[0].message.endswith("has no 'baked-01'; this host makes 'baked-01'")
 
 
 def test_pull_resumes_partial_downloads_and_reports_its_progress(
@@ -361,7 +361,7 @@ def test_refused_pull_leaves_no_files(client: FakeClient, events: list[ProgressE
     assert list(into.iterdir()) == []
     assert (events[-1].stage, events[-1].message) == (
         Stage.REFUSED,
-        "It is gone. It is made here.",
+        "It is gone. This host makes 'baked-01'.",
     )
 
 

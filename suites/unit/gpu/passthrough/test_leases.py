@@ -121,7 +121,7 @@ def test_message_to_a_waiting_process_mentions_the_holder_and_the_first_process_
 
     assert text(5, *entries, busy={A: "The GPU does not answer."}) == (
         f"{A} is held by 'test 1' of user ci (process 1, since 2026-11-23T02:00:00+00:00); "
-        "'test 3' of user ci (process 3, since 2026-11-23T02:00:00+00:00) came first"
+        "'test 3' of user ci (process 3, since 2026-11-23T02:00:00+00:00) asked earlier"
     )
 
 

@@ -170,7 +170,7 @@ def test_lease_of_a_gpu_with_a_forged_record_fails_with_the_reason(
     assert gpu.verdict.kind is VerdictKind.UNKNOWN
     assert f"{file}' of user" in gpu.verdict.reason
     with (
-        pytest.raises(HarnessError, match="is not on vfio-pci, so no run has it"),
+        pytest.raises(HarnessError, match="is not bound to vfio-pci, so no run has leased"),
         lease(pool, FIRST),
     ):
         pass

@@ -91,22 +91,22 @@ def test_list_with_a_good_signature_of_the_publisher_is_accepted() -> None:
 
 def test_list_without_a_valid_signature_is_refused() -> None:
     for status, why in (
-        (OF_A_STRANGER, f"it is by the key {STRANGER}"),
+        (OF_A_STRANGER, f"the signature was made by the key {STRANGER}"),
         (said("EXPKEYSIG", PUBLISHER) + OF_A_STRANGER, "was made by a key that has expired"),
         (OF_A_STRANGER + said("REVKEYSIG", PUBLISHER), "was made by a key that was revoked"),
         (said("EXPSIG", PUBLISHER) + OF_A_STRANGER, "has expired"),
         (said("BADSIG", PUBLISHER) + OF_A_STRANGER, "does not match the list"),
         (said("ERRSIG", PUBLISHER), "was made by an algorithm that is weak or unknown"),
         (said("ERRSIG", STRANGER) + f"[GNUPG:] NO_PUBKEY {STRANGER}\n", "made by another key"),
-        (said("GOODSIG", STRANGER, by=PUBLISHER), f"it is by the key {STRANGER}"),
+        (said("GOODSIG", STRANGER, by=PUBLISHER), f"the signature was made by the key {STRANGER}"),
         (
             said("GOODSIG", STRANGER, name=f"[GNUPG:] VALIDSIG {PUBLISHER}"),
-            f"it is by the key {STRANGER}",
+            f"the signature was made by the key {STRANGER}",
         ),
         ("", "has no signature"),
         (GOOD.replace("[GNUPG:] NEWSIG\n", ""), "has no signature"),
     ):
-        words = f"not by the key {PUBLISHER}: .*{re.escape(why)}"
+        words = f"no valid signature by the key {PUBLISHER}: .*{re.escape(why)}"
         with pytest.raises(ImageFetchError, match=words):
             check(FakeGpgv(status, exit_code=0))
 

@@ -136,7 +136,9 @@ def test_error_for_an_image_without_a_boot_menu_shows_the_searched_partitions(
 
 
 def test_disk_without_a_guid_partition_table_is_refused(extractor: Extractor) -> None:
-    with pytest.raises(HarnessError, match="It has no GUID partition table; boot it by firmware"):
+    with pytest.raises(
+        HarnessError, match="It has no GUID partition table; boot the image by firmware"
+    ):
         extractor.partitions()
 
 

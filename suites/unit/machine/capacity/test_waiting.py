@@ -77,7 +77,7 @@ def test_wait_reports_a_change_of_the_first_process_in_the_queue(host: FakeHost)
 
     assert [line.partition("; held by")[0] for line in reports] == [
         f"'node-9' waits for 1 MiB on 1 vCPU: 'node-{number}' of process {number} (4000 MiB on 1 "
-        "vCPU) came first"
+        "vCPU) asked earlier"
         for number in (1, 3)
     ]
 
@@ -134,7 +134,10 @@ def test_removed_file_of_a_waiting_process_ends_the_wait(host: FakeHost) -> None
 
     with (
         at_once(host.broker(1), "a", mib(4000)),
-        pytest.raises(HarnessError, match="' was removed while its owner waited") as ended,
+        pytest.raises(
+            HarnessError,
+            match="', by which this process waits for memory and cores of the host, was removed",
+        ) as ended,
         host.broker(2).reserve(
             "b", mib(1), deadline=Deadline.after(9, FakeClock(on_sleep=in_turn(remove)))
         ),
@@ -150,7 +153,7 @@ def test_large_demand_is_not_starved_by_small_demands(host: FakeHost) -> None:
 
     def ask_later() -> None:
         with (
-            pytest.raises(HarnessError, match=r"'large' of process 2 .* came first"),
+            pytest.raises(HarnessError, match=r"'large' of process 2 .* asked earlier"),
             at_once(host.broker(3), "small", mib(1), reports.append),
         ):
             pass

@@ -68,7 +68,8 @@ def test_agent_of_another_harness_is_refused(guest: PlayedGuest, agent: Agent) -
     guest.starts()
 
     with pytest.raises(
-        HarnessError, match=rf"another harness.*\(other, not {ours}\).*remove the checkpoint"
+        HarnessError,
+        match=rf"another version of the harness \(digest other, expected {ours}\).*remove that checkpoint",
     ):
         agent.wait_until_ready(soon())
 
@@ -80,7 +81,7 @@ def test_agent_with_an_unknown_protocol_is_refused(
     guest.protocol = protocol
     guest.starts()
 
-    with pytest.raises(HarnessError, match=r"'node' belongs to another harness"):
+    with pytest.raises(HarnessError, match=r"'node' is of another version of the harness"):
         agent.wait_until_ready(soon())
 
 

@@ -42,12 +42,12 @@ _REQUESTS: tuple[tuple[Ask, str, str], ...] = (
     (lambda agent, by: agent.ping(by), "a ping", "no answer"),
     (
         lambda agent, by: agent.remember("nonce", by),
-        "the request to remember a nonce",
+        "the request to store a random number",
         "no answer",
     ),
     (
         lambda agent, by: agent.settle(by),
-        "the request to settle",
+        "the request to set the time, random numbers and name of the restored guest",
         "its welcome message in boot boot-1",
     ),
     (_run, "the command \"sleep 'two words'\"", "it was still running"),
@@ -93,7 +93,7 @@ _MALFORMED: tuple[
     (
         (frames.SETTLE, {"nonce": None}),
         lambda agent: agent.settle(soon()),
-        "the request to settle in an unknown format: KeyError('before_ns').",
+        "the request to set the time, random numbers and name of the restored guest in an unknown format: KeyError('before_ns').",
     ),
     (
         (frames.READ, {}),

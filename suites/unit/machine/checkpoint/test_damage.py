@@ -60,8 +60,8 @@ def _lose_the_lock(checkpoint: Checkpoint) -> None:
 
 
 DAMAGES = [
-    (_truncate_memory, r"ram' has 65536 bytes, but 131072 were published\."),
-    (_flip_a_byte, r"ram' has the digest \w{16}…, but \w{16}… was published\."),
+    (_truncate_memory, r"ram' has 65536 bytes, but its manifest states 131072\."),
+    (_flip_a_byte, r"ram' has the digest \w{16}…, but its manifest states \w{16}…\."),
     (_lose_the_state, r"state' is missing\."),
     (_cut_the_manifest, r"manifest\.json' is malformed: .*"),
     (_lose_the_manifest, r"has no readable manifest \(No such file or directory\)\."),
@@ -122,8 +122,8 @@ def test_child_checkpoint_is_made_again_if_its_parent_was_made_again(cache: Cach
     first, second = cache.said(Stage.REFUSED)
     assert "has 65536 bytes" in first
     assert second == (
-        f"The checkpoint in '{child.folder}' needs the former disk of the checkpoint in "
-        f"'{parent.folder}', which was made again with another disk. The damaged checkpoint is made again."
+        f"The disk of the checkpoint in '{child.folder}' is based on an earlier disk of "
+        f"'{parent.folder}'; the checkpoint in '{parent.folder}' was made again since, and has another disk. The damaged checkpoint is made again."
     )
 
 

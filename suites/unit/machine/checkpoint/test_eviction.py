@@ -48,7 +48,9 @@ def test_least_recently_used_checkpoint_is_removed_first(small: Cache) -> None:
 
     assert small.names() == ["one", "three"]
     (sentence,) = small.said(Stage.REMOVED)
-    assert sentence == (f"'{two.folder}' was removed: it is not in use, and the limit is 3 MiB.")
+    assert sentence == (
+        f"'{two.folder}' was removed: it is not in use, and the cache was larger than its limit of 3 MiB."
+    )
     assert list((small.folder / ".work").iterdir()) == []
 
 
@@ -188,8 +190,14 @@ def test_removal_of_a_checkpoint_also_removes_its_descendants_unless_they_are_in
         removals = cache.store.remove([parent.folder, other.folder])
 
     assert [(removal.path, removal.reason) for removal in removals] == [
-        (child.folder, "it was named, or an image or checkpoint on which it is based was named."),
-        (parent.folder, "it was named, or an image or checkpoint on which it is based was named."),
+        (
+            child.folder,
+            "the command names it, or names an image or checkpoint on which it is based.",
+        ),
+        (
+            parent.folder,
+            "the command names it, or names an image or checkpoint on which it is based.",
+        ),
     ]
     assert cache.names() == ["other"]
     assert other.ram.exists()

@@ -234,5 +234,5 @@ def test_ssh_port_on_the_host_is_read_from_the_host_forward_line_of_info_usernet
 
 
 def test_error_for_a_missing_forward_to_ssh_quotes_qemu() -> None:
-    with pytest.raises(HarnessError, match="no forward to the guest's SSH port: 'Hub -1"):
+    with pytest.raises(HarnessError, match="shows no such port: 'Hub -1"):
         ssh_port_of("Hub -1 (net):\n")

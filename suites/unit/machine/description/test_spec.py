@@ -64,7 +64,9 @@ def test_machine_value_that_is_too_small_is_refused() -> None:
 
 
 def test_extra_kernel_arguments_are_refused_with_a_boot_loader() -> None:
-    with pytest.raises(BadInputError, match=r"key 'extra_append': .*boot a DirectKernel"):
+    with pytest.raises(
+        BadInputError, match=r"key 'extra_append': .*set 'kernel' to a DirectKernel"
+    ):
         MachineSpec(
             name="node",
             accelerator=Accelerator.TCG,

@@ -159,7 +159,7 @@ def test_private_daemon_is_used_and_reported_if_no_other_daemon_listens(
     assert started == []
     (report,) = reports
     assert report.startswith("No libvirtd answers at")
-    assert report.endswith(" Until then, this run starts a private libvirtd.")
+    assert report.endswith(" As long as none answers, each run starts a private libvirtd.")
 
 
 class HostWithCapabilities(FakeConnect):

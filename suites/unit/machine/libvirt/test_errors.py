@@ -115,7 +115,7 @@ def test_lost_connection_is_reported_with_the_purpose_of_the_call_and_a_remedy()
 
     assert str(refused_call("the start of 'x'", "u", context)) == (
         "libvirtd at 'u' ended or was restarted during the start of 'x' (client socket is closed); the "
-        "machines of that connection ended with it. Read libvirtd's log for the reason, then run again."
+        "machines of that connection ended too. Read libvirtd's log for the reason, then run again."
     )
 
 

@@ -111,8 +111,9 @@ def test_kvm_check_fails_if_the_qemu_user_may_not_open_dev_kvm() -> None:
         "without KVM: 22 to 92 seconds were measured instead of one."
     )
     assert finding.remedy == (
-        "Run `chgrp kvm /dev/kvm && chmod 0660 /dev/kvm` with the user in that group, as udev does on "
-        'other hosts, or set `user = "root"` in /etc/libvirt/qemu.conf; then restart libvirtd. The '
+        "Run `chgrp kvm /dev/kvm && chmod 0660 /dev/kvm`, as udev does on other hosts, and add that user "
+        "to the group 'kvm', "
+        'or set `user = "root"` in /etc/libvirt/qemu.conf; then restart libvirtd. The '
         "private libvirtd, which a run starts if no libvirtd runs, is not affected."
     )
 
@@ -228,9 +229,9 @@ def test_only_the_kvm_check_fails_if_only_root_may_open_dev_kvm(
     assert [each.requirement for each in findings] == list(requirement_checks.REQUIREMENTS)
     assert [each.is_met for each in findings] == [True, True, True, True, False]
     assert [each.found for each in findings[:4]] == [
-        "libvirt-python, on libvirt 9.0.3.",
+        "libvirt-python, with the client library of libvirt 9.0.3.",
         "libvirt 9.0.0 at 'qemu:///system'.",
-        f"User {os.geteuid()} may use it.",
+        f"User {os.geteuid()} may use libvirtd.",
         "/usr/bin/qemu, with machine 'pc-q35-7.2' as domain type 'qemu'.",
     ]
 
@@ -331,7 +332,7 @@ def test_libvirtd_check_passes_and_permission_check_fails_if_libvirtd_refuses_th
             ("libvirtd", True),
             ("permission for libvirt", False),
         ]
-        assert findings[1].found == f"It answers at '{named}'."
+        assert findings[1].found == f"libvirtd answers at '{named}'."
         assert "usermod --append --groups libvirt" in findings[-1].found
 
 
