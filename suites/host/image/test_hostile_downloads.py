@@ -302,7 +302,7 @@ def test_endless_trailers_end_at_the_deadline(download: Download) -> None:
         ("ftp://127.0.0.1:1/x", "is not a URL of http or https"),
         ("http://[::1", "is not a URL (Invalid IPv6 URL)"),
         ("http://127.0.0.1:99999/x", "is not a URL (Port out of range 0-65535)"),
-        ("//", "leads to '//' again"),
+        ("//", "leads to '//' once more"),
     ],
 )
 def test_invalid_redirect_is_reported_in_a_sentence(

@@ -347,7 +347,7 @@ def test_second_401_ends_the_request(registry: Adversary, puller: Puller, challe
         ("http://[::1", "is not a URL (Invalid IPv6 URL)"),
         ("http://127.0.0.1:99999/", "is not a URL (Port out of range 0-65535)"),
         ("http://user:pw@127.0.0.1/", "is not the URL of a host"),
-        ("//", "leads to '//' again"),
+        ("//", "leads to '//' once more"),
     ],
 )
 def test_invalid_redirect_is_reported_in_a_sentence(
@@ -475,7 +475,7 @@ def test_pulled_artifact_that_differs_from_its_description_is_refused(
     assert not puller.fetch()
 
     assert why in puller.said()
-    assert puller.said().endswith(f" This host makes '{puller.name}'.")
+    assert puller.said().endswith(f" This host makes '{NAME}'.")
     assert "\n" not in puller.said()
     assert puller.files() == []
     assert sum(path.stat().st_size for path in puller.partial.glob("*")) < 100_000
