@@ -185,7 +185,7 @@ def test_broken_data_file_is_reported(tmp_path: Path, file: str, text: str, mess
     [
         ("configuration", '{"gpu_nodes": true}', "The field 'gpu_nodes' is unknown"),
         ("configuration", "{", "Expecting property name"),
-        ("outcome", '{"command": "boot"}', "unknown format"),
+        ("outcome", '{"command": "boot"}', "has another format than the provisioner declares"),
         ("", "{}", "Write 'json configuration' or 'json outcome'"),
     ],
 )
