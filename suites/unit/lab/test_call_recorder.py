@@ -47,7 +47,7 @@ def test_missing_or_truncated_call_log_is_an_error(tmp_path: Path) -> None:
         recorder.calls(EvidenceFolder(tmp_path).evidence)
     assert recorder.calls(EvidenceFolder(tmp_path).file(CALLS, LOG).evidence)[1].exit_code == 1
     cut = EvidenceFolder(tmp_path).file(CALLS, LOG.ljust(FILE_LIMIT_KIB << 10))
-    with pytest.raises(HarnessError, match="the rest of .* is unknown"):
+    with pytest.raises(HarnessError, match=r"the rest of .* is unknown"):
         recorder.calls(cut.evidence)
 
 
