@@ -132,7 +132,7 @@ class Pace:
 
 
 class PacedFile(io.RawIOBase):
-    """A file to upload; the upload fails if the connection reads the file too slowly."""
+    """A file to upload; a read raises StalledError if the server receives the file too slowly."""
 
     def __init__(self, file: IO[bytes], pace: Pace) -> None:
         self._file = file

@@ -367,7 +367,7 @@ def _is_part(folder: Path) -> bool:
 
 
 def several_machines(found: Sequence[Path], folder: Path, bundle: Path) -> BadInputError:
-    """Return the error for a `bundle` with evidence of several machines; `folder` is the opened bundle."""
+    """Return the error for a `bundle` with evidence of several machines, unpacked to `folder`."""
     names = ", ".join(f"'{path.relative_to(folder)}'" for path in found)
     how = (
         "name the folder of one machine"

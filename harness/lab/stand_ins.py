@@ -47,9 +47,9 @@ def check_stand_ins(
         else:
             if name not in VARIABLES:
                 raise BadInputError(
-                    f"There is no stand-in '{name}'; {_nearest(name, VARIABLES)} A systemd unit of your "
-                    "own is a stand-in too, if 'files' contains the unit and the unit reads "
-                    f"'{STAND_INS}/{name}.env'.",
+                    f"There is no stand-in '{name}'; {_nearest(name, VARIABLES)} To use a systemd "
+                    f"unit of your own as the stand-in '{name}', add the unit to the request's 'files', and "
+                    f"let the unit read '{STAND_INS}/{name}.env'.",
                     source="NodeRequest",
                     key=f"stand_ins.{name}",
                 )

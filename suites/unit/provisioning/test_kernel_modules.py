@@ -186,7 +186,7 @@ PROC_MODULES = (
 )
 
 
-def test_loaded_modules_are_parsed_with_the_modules_that_use_them() -> None:
+def test_parsed_loaded_modules_have_the_names_of_the_modules_that_use_them() -> None:
     modules = parse_proc_modules(f"garbage\nx 1 y -\nx 1 2\n{PROC_MODULES}nouveau 1 - -\n")
 
     assert modules[3] == LoadedModule(

@@ -123,7 +123,7 @@ def test_ssh_that_prints_nothing_is_an_error_at_the_deadline(
         runner.connect(Deadline.after(0.01, FakeClock()))
 
 
-def test_connection_is_not_tried_again_if_the_host_has_no_ssh(
+def test_connection_is_not_tried_again_if_the_ssh_client_is_missing(
     runner: SshRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("setpriv", "sh"):

@@ -99,7 +99,7 @@ def test_hanging_qmp_command_ends_at_the_time_limit_of_the_caller(
     release.set()
 
 
-def test_file_descriptor_is_sent_to_qemu_with_its_command(
+def test_file_descriptor_is_sent_to_qemu_with_the_command_that_uses_it(
     qemu: FakeLibvirtQemu, one: DomainMonitor
 ) -> None:
     qemu.answers.append({"return": {}})
