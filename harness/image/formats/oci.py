@@ -219,9 +219,7 @@ def main() -> None:
     parser.add_argument("--entrypoint", required=True, help="program that a container starts")
     parser.add_argument("--reference", required=True, help="name of the image: host/name:tag")
     parser.add_argument("--archive", type=Path, required=True, help="OCI archive to write")
-    parser.add_argument(
-        "--registry", type=Path, help="folder of a docker-registry to which the image is added"
-    )
+    parser.add_argument("--registry", type=Path, help="storage of a docker-registry to add to")
     options = parser.parse_args()
     image = container_image(entries_of(options.root), entrypoint=[options.entrypoint])
     options.archive.parent.mkdir(parents=True, exist_ok=True)
