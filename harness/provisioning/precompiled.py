@@ -120,7 +120,7 @@ class ClusterNode:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Return those of the node's labels that decide which compiled driver fits the node."""
+        """Return the labels of the node by which a compiled driver for the node is chosen."""
         keys = (KERNEL_LABEL, ARCHITECTURE_LABEL, *SYSTEM_LABELS)
         return {key: self.labels[key] for key in keys if key in self.labels}
 

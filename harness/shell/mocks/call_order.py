@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError, ExpectationError
 from harness.shell.mocks.commands import list_calls
-from harness.shell.texts import require_text
+from harness.shell.value_checks import require_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Union
 from typing_extensions import override
 
 from harness.errors import BadInputError, ExpectationError, HarnessError
-from harness.shell.texts import require_text, require_whole_number, unexpected
+from harness.shell.value_checks import require_text, require_whole_number, unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

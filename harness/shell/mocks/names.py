@@ -6,7 +6,7 @@ import os
 import re
 
 from harness.errors import BadInputError
-from harness.shell.texts import unexpected
+from harness.shell.value_checks import unexpected
 
 _NO_FUNCTION = re.compile(r"[\s|&;()<>'\"`$\\]|\A#|\A\Z")
 _NAME_BYTES = 255

@@ -21,7 +21,7 @@ from harness.shell.mocks.registry import MockRegistry
 from harness.shell.mocks.scripts import mock_script
 from harness.shell.sandbox import SandboxKind
 from harness.shell.sandbox.root_files import RootFiles
-from harness.shell.texts import encode, require_text, require_whole_number, unexpected
+from harness.shell.value_checks import encode, require_text, require_whole_number, unexpected
 from harness.shell.warm_shell.extraction import extract_function, options_of, shebang_options
 
 if TYPE_CHECKING:
